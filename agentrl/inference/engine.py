@@ -1,0 +1,112 @@
+"""The `Engine` protocol: what the controller and the rollout need of an inference server.
+
+Production: `agentrl.inference.client.SGLangClient` over SGLang's native HTTP API, whichever server answers it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"
+    """A stop token was sampled; it is the last of the output ids."""
+    LENGTH = "length"
+    """max_new_tokens were sampled."""
+    ABORT = "abort"
+    """It was aborted; the output ids are what had been sampled until then, possibly none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How to sample. Filters other than temperature are absent on purpose: see the lint rule `sampling_filters`."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    """0 is greedy."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Sampling one of these ends the generation; it stays in the output ids."""
+    seed: int | None = None
+    """Makes one request reproducible whatever it is batched with; None: the engine's own stream."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What one request sampled. `ids` and `logprobs` have equal length."""
+
+    ids: list[int]
+    logprobs: list[float]
+    """Log-prob of each id under the temperature-scaled full softmax it was sampled from. Greedy: at temperature 1."""
+    finish: FinishReason
+    version: int
+    """Policy version of the weights that sampled these ids."""
+    cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLoad:
+    """A moment's load of one engine."""
+
+    num_running: int
+    num_queued: int
+    kv_tokens_used: int
+    kv_tokens_capacity: int
+
+
+class Engine(Protocol):
+    """One inference server. Every method raises EngineError when it cannot be reached or misses its deadline."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the run; for routing, logs and metrics."""
+        ...
+
+    async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:
+        """Sample a continuation of `input_ids`. `rid` has a fixed length in a run: servers match aborts by prefix.
+
+        Raises EngineRequestError if the server refuses the request as malformed.
+        """
+        ...
+
+    async def abort(self, rid: str | None) -> None:
+        """Abort one request, or all with None. Their `generate` calls return what was sampled, finish ABORT."""
+        ...
+
+    async def pause(self) -> None:
+        """Abort everything running and hold new requests until `resume`."""
+        ...
+
+    async def resume(self) -> None: ...
+
+    async def flush_cache(self) -> None:
+        """Forget all cached prefixes. Only while nothing runs."""
+        ...
+
+    async def update_weights(self, path: str, version: int) -> None:
+        """Load the weights in folder `path`, label what follows with `version`, flush the cache."""
+        ...
+
+    async def release_memory(self) -> None:
+        """Give up weights and KV memory. Only while nothing runs."""
+        ...
+
+    async def resume_memory(self) -> None: ...
+
+    async def load(self) -> EngineLoad: ...
+
+    async def version(self) -> int:
+        """Policy version that the engine serves now."""
+        ...
+
+    async def healthy(self) -> bool:
+        """Whether the engine answers a health check; never raises."""
+        ...
+
+    async def close(self) -> None:
+        """Release the connection; the server is not touched."""
+        ...

@@ -1,0 +1,34 @@
+"""Which language model is trained, and how its starting weights come about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Recipe(Enum):
+    """A model that agentrl makes itself before step 0."""
+
+    none = "none"
+    """Load `model.path`."""
+    tiny = "tiny"
+    """A 0.1M-parameter Llama with a word-level tokenizer, warmed up on demonstrations of the `boxes` tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    recipe: Recipe = Recipe.none
+    """How the starting weights are made. `none` loads `path`."""
+
+    path: str | None = None
+    """Folder in Hugging Face layout (config.json, safetensors, tokenizer). Relative to the working directory; write
+    ${here:}/... for a path relative to the YAML file. None only with a recipe."""
+
+    warmup_steps: int = 250
+    """Supervised steps of the recipe's warm-up. Ignored, with a warning, when recipe is none."""
+
+    warmup_batch: int = 32
+    """Demonstrations per warm-up step."""
+
+    warmup_lr: float = 5e-3
+    """Peak learning rate of the warm-up (AdamW, decaying)."""

@@ -1,0 +1,71 @@
+"""How the agent acts: prompt, tool format, budgets, sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class ToolFormat(Enum):
+    """How a model's message names the command to run. Parsing is on text, for execution only; ids stay the truth."""
+
+    line = "line"
+    """The whole message is one command; `done` alone ends the episode."""
+    fenced = "fenced"
+    """The first ```bash block is the command; a message without one ends the episode."""
+    hermes = "hermes"
+    """<tool_call>{"name": "bash", "arguments": {"command": ...}}</tool_call>; a message without one ends it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    format: ToolFormat = ToolFormat.fenced
+    """How commands are read from messages."""
+
+    system_prompt: str | None = None
+    """System message. None: no system message beyond what the chat template adds by itself."""
+
+    examples: list[str] = field(default_factory=list)
+    """Messages shown before the task, alternately user and assistant: a worked example for small models."""
+
+    observation_role: str = "user"
+    """Chat role of a command's output: `tool` where the chat template knows it, else `user`."""
+
+    max_turns: int = 8
+    """Model generations in one episode; the state left at the end is graded."""
+
+    max_turn_tokens: int = 64
+    """Sampled tokens in one turn."""
+
+    max_episode_tokens: int = 448
+    """Prompt, sampled and observation tokens of one episode; must fit the engines' context_length."""
+
+    tool_timeout_s: float = 10.0
+    """Wall time of one command; when it passes in a healthy sandbox, that is the agent's doing."""
+
+    turn_timeout_s: float = 60.0
+    """Active time of one turn: generation plus command. Time suspended does not count."""
+
+    episode_timeout_s: float = 300.0
+    """Active time of one episode. Lowered by a task's own agent timeout."""
+
+    observation_chars: int = 2000
+    """Longest observation in characters; longer ones keep head and tail and say how much was cut."""
+
+    temperature: float = 1.0
+    """Sampling temperature of training episodes. Evaluation is greedy."""
+
+    top_p: float = 1.0
+    """Nucleus filter. Anything but 1 makes log-probs not those of the sampling distribution: lint error."""
+
+    top_k: int = -1
+    """Top-k filter; -1 is off. Anything else is a lint error, as for top_p."""
+
+    min_p: float = 0.0
+    """Min-p filter; 0 is off. Anything else is a lint error, as for top_p."""
+
+    frequency_penalty: float = 0.0
+    """0 is off. Anything else is a lint error, as for top_p."""
+
+    presence_penalty: float = 0.0
+    """0 is off. Anything else is a lint error, as for top_p."""

@@ -1,0 +1,43 @@
+"""Configuration of the sandboxes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class SandboxBackend(Enum):
+    """What isolates an episode."""
+
+    bubblewrap = "bubblewrap"
+    """Linux namespaces on this machine (bwrap): own pids, no network, no host files but a read-only base."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxConfig:
+    backend: SandboxBackend = SandboxBackend.bubblewrap
+    """Provider of sandboxes."""
+
+    max_sandboxes: int = 64
+    """Sandboxes alive at once."""
+
+    start_concurrency: int = 4
+    """Sandboxes starting at once; more only fight for the CPU."""
+
+    start_timeout_s: float = 30.0
+    """Until a sandbox must answer its first probe; later is an infrastructure failure."""
+
+    memory_mb: int = 512
+    """Memory of all processes of one sandbox, in MiB, where the task does not ask for less."""
+
+    pids: int = 128
+    """Processes and threads of one sandbox."""
+
+    disk_mb: int = 128
+    """Writable space of one sandbox, in MiB (a sized tmpfs; counts as memory)."""
+
+    output_limit_bytes: int = 65536
+    """Bytes of stdout, and of stderr, that one exec keeps; the rest is counted and dropped."""
+
+    lifetime_s: float = 1800.0
+    """A sandbox older than this is closed, as a safety net. Must exceed the episode deadline."""

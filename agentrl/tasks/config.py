@@ -1,0 +1,38 @@
+"""Which tasks are trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Family(Enum):
+    """A generator of tasks that ships with agentrl."""
+
+    none = "none"
+    """Use the task folders in `tasks.path`."""
+    boxes = "boxes"
+    """Read a note, then act on what it says. For the tiny model."""
+    shell_basics = "shell_basics"
+    """What a shell user does all day: make, rename, copy, count, sort, search. For a small language model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksConfig:
+    family: Family = Family.none
+    """Shipped generator, or none."""
+
+    path: str | None = None
+    """Folder that holds task folders in Harbor's format. Only with family none."""
+
+    include: list[str] = field(default_factory=lambda: ["*"])
+    """Shell patterns; tasks whose name matches any of them are used."""
+
+    num_train: int = 64
+    """Training tasks that a generator makes. With a path: ignored (all folders but the held-out ones train)."""
+
+    num_heldout: int = 32
+    """Tasks never trained on, for the evaluation before and after. With a path: taken from the seeded order's end."""
+
+    seed: int = 0
+    """Seed of the generator and of the held-out split; the order of training follows the run's `seed`."""

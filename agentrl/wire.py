@@ -1,0 +1,136 @@
+"""Structs that cross a process boundary: controller <-> trainer, and what the ledger stores as blobs.
+
+Encoded with msgpack (`encode`, `decode`). Arrays travel as raw little-endian bytes. Each struct says who writes it and
+who reads it. Nothing here knows torch.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
+MaskArray = npt.NDArray[np.uint8]
+
+
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
+    """The token-exact record of one episode. Written by the rollout; read by the trainer and the ledger.
+
+    All four arrays have length T = prompt + sampled + observation tokens, in the order in which the model saw them.
+    """
+
+    episode: str
+    """Episode id, unique in the run."""
+    group: str
+    """Group id; the trainer normalises rewards within it."""
+    task: str
+    """Task name, for reports."""
+    reward: float
+    """The verifier's reward; only success and model_failure episodes become trajectories in a batch."""
+    ids: bytes
+    """int32[T]: token ids, appended turn by turn and never re-tokenised."""
+    mask: bytes
+    """uint8[T]: 1 where the token was sampled by the policy, else 0."""
+    logprobs: bytes
+    """float32[T]: behaviour log-prob where mask is 1, else 0."""
+    versions: bytes
+    """int32[T]: policy version that sampled the token where mask is 1, else -1."""
+    num_turns: int
+    """Model generations in the episode."""
+
+    def ids_array(self) -> IntArray:
+        return np.frombuffer(self.ids, dtype=np.int32)
+
+    def mask_array(self) -> MaskArray:
+        return np.frombuffer(self.mask, dtype=np.uint8)
+
+    def logprobs_array(self) -> FloatArray:
+        return np.frombuffer(self.logprobs, dtype=np.float32)
+
+    def versions_array(self) -> IntArray:
+        return np.frombuffer(self.versions, dtype=np.int32)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.mask)
+
+    @property
+    def num_sampled(self) -> int:
+        return int(self.mask_array().sum())
+
+    @property
+    def oldest_version(self) -> int:
+        """Smallest policy version of any sampled token; -1 if nothing was sampled."""
+        versions = self.versions_array()[self.mask_array() == 1]
+        return int(versions.min()) if versions.size else -1
+
+
+class TrainBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
+    """Controller -> trainer: train on this. Serving the same step again gives the same batch."""
+
+    batch_id: str
+    step: int
+    """The step that this batch makes: applying it turns policy version step-1 into version step."""
+    trajectories: list[Trajectory]
+
+
+class NoBatchYet(msgspec.Struct, frozen=True, kw_only=True, tag="wait"):
+    """Controller -> trainer: nothing is ready; ask again at once (the request was held until its deadline)."""
+
+
+class RunFinished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
+    """Controller -> trainer: no further batch will come; exit with 0."""
+
+    reason: str
+
+
+NextReply = TrainBatch | NoBatchYet | RunFinished
+
+
+class NextRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Trainer (rank 0) -> controller, POST /trainer/next: I am at `version`; what is next?"""
+
+    epoch: int
+    """Epoch of the controller that started this trainer; another epoch's request is refused (HTTP 409)."""
+    version: int
+    """Policy version that the trainer holds, from its checkpoint or its last step."""
+    batch_id: str | None
+    """Batch that made this version; None at version 0."""
+
+
+class StepDone(msgspec.Struct, frozen=True, kw_only=True):
+    """Trainer (rank 0) -> controller, POST /trainer/done, after checkpoint and export are on disk. Idempotent."""
+
+    epoch: int
+    version: int
+    """The new policy version (= the batch's step)."""
+    batch_id: str
+    weights_path: str
+    """Absolute folder with the new weights in Hugging Face layout, complete before this message is sent."""
+    metrics: dict[str, float]
+    """Scalars of the step; the names are listed in docs/metrics.md."""
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True):
+    """Controller -> trainer, answer to StepDone. `applied` is False if that version was already known."""
+
+    applied: bool
+
+
+S = TypeVar("S")
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: object) -> bytes:
+    """Message as msgpack bytes."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes, kind: type[S]) -> S:
+    """Bytes as `kind` (a struct or a tagged union of them). Raises msgspec.ValidationError on anything else."""
+    return msgspec.msgpack.decode(data, type=kind)
