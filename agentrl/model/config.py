@@ -32,3 +32,7 @@ class ModelConfig:
 
     warmup_lr: float = 5e-3
     """Peak learning rate of the warm-up (AdamW, decaying)."""
+
+    warmup_hasty_share: float = 0.7
+    """Share of the demonstrations that guess a box at once instead of reading the note first, 0 to 1. High: greedy
+    decoding guesses and RL has to discover reading. Near 1 nothing teaches how to use a note that was read."""
