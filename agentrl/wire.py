@@ -69,6 +69,15 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         return int(versions.min()) if versions.size else -1
 
 
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """What one turn appended to a trajectory. Written by the rollout into the ledger; arrays as in `Trajectory`."""
+
+    ids: bytes
+    mask: bytes
+    logprobs: bytes
+    versions: bytes
+
+
 class TrainBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     """Controller -> trainer: train on this. Serving the same step again gives the same batch."""
 

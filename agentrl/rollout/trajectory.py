@@ -1,0 +1,63 @@
+"""Builds the token-exact record of an episode, append by append."""
+
+from __future__ import annotations
+
+import array
+
+import numpy as np
+
+from agentrl.inference.engine import Generation
+from agentrl.wire import Segment, Trajectory
+
+
+class TrajectoryBuilder:
+    """Ids as the model saw them, with a loss mask, behaviour log-probs and policy versions of equal length.
+
+    Nothing is ever changed or re-tokenised once it is appended.
+    """
+
+    def __init__(self, prompt: list[int]) -> None:
+        self.ids: list[int] = []
+        self._mask = bytearray()
+        self._logprobs = array.array("f")
+        self._versions = array.array("i")
+        self._marked = 0
+        self.append_context(prompt)
+
+    def append_context(self, ids: list[int]) -> None:
+        """Tokens that the policy did not sample: prompt, template, observation."""
+        self.ids += ids
+        self._mask += bytes(len(ids))
+        self._logprobs.extend([0.0] * len(ids))
+        self._versions.extend([-1] * len(ids))
+
+    def append_sampled(self, generation: Generation) -> None:
+        """Tokens that the policy sampled, under one version."""
+        self.ids += generation.ids
+        self._mask += b"\x01" * len(generation.ids)
+        self._logprobs.extend(generation.logprobs)
+        self._versions.extend([generation.version] * len(generation.ids))
+
+    def take_segment(self) -> Segment:
+        """What was appended since the last call: the part of the record that one turn adds to the ledger."""
+        start, self._marked = self._marked, len(self.ids)
+        return Segment(
+            ids=np.asarray(self.ids[start:], dtype=np.int32).tobytes(),
+            mask=bytes(self._mask[start:]),
+            logprobs=self._logprobs[start:].tobytes(),
+            versions=self._versions[start:].tobytes(),
+        )
+
+    def build(self, *, episode: str, group: str, task: str, reward: float, num_turns: int) -> Trajectory:
+        """The finished record."""
+        return Trajectory(
+            episode=episode,
+            group=group,
+            task=task,
+            reward=reward,
+            ids=np.asarray(self.ids, dtype=np.int32).tobytes(),
+            mask=bytes(self._mask),
+            logprobs=self._logprobs.tobytes(),
+            versions=self._versions.tobytes(),
+            num_turns=num_turns,
+        )
