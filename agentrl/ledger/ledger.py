@@ -1,0 +1,211 @@
+"""The durable record of a run: SQLite in WAL mode, one writer. All SQL of the project is in this package.
+
+Writes are synchronous: when a method returns, a kill of this process loses nothing. Every write names the epoch of its
+controller; after another controller has taken the ledger over, an older one's writes raise Superseded.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agentrl.clock import wall
+from agentrl.errors import Superseded
+from agentrl.ledger.database import connect, read_meta, schema_version
+from agentrl.ledger.rows import EpisodeRow, EvaluationRow, GroupRow, ProcessRow, StepRow
+from agentrl.ledger.schema import SCHEMA_VERSION, TABLES
+from agentrl.wire import Trajectory, decode, encode
+
+
+class Ledger:
+    """One run's ledger, opened by its controller for writing."""
+
+    def __init__(self, connection: sqlite3.Connection, epoch: int) -> None:
+        self._db = connection
+        self.epoch = epoch
+
+    @classmethod
+    def take(cls, path: Path | str) -> Ledger:
+        """Open for writing, creating it if needed, under a new epoch. Older controllers can write no more."""
+        db = connect(path)
+        if schema_version(db) == 0:
+            db.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            epoch = int(read_meta(db, "epoch") or 0) + 1
+            write_meta(db, "epoch", str(epoch))
+        return cls(db, epoch)
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that commits only while this controller's epoch is the ledger's."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            current = int(read_meta(self._db, "epoch") or 0)
+            if current != self.epoch:
+                raise Superseded(f"controller of epoch {self.epoch} was superseded by epoch {current}")
+            yield self._db
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    # --- the run
+
+    def set_status(self, status: str) -> None:
+        """running, finished, stopped or failed, with the reason behind a colon."""
+        with self._write() as db:
+            write_meta(db, "status", status)
+
+    def set_meta(self, key: str, value: str) -> None:
+        with self._write() as db:
+            write_meta(db, key, value)
+
+    # --- groups and episodes
+
+    def open_group(self, group: GroupRow) -> None:
+        with self._write() as db:
+            db.execute(
+                "INSERT INTO groups (id, seq, task, state, opened_at) VALUES (?, ?, ?, 'open', ?)",
+                (group.id, group.seq, group.task, group.opened_at),
+            )
+
+    def close_group(self, group: str, state: str, *, reason: str | None = None, step: int | None = None) -> None:
+        """Move an open group to ready or dropped, or a ready one to dropped; anything else is a bug of the caller."""
+        allowed = "('open')" if state == "ready" else "('open', 'ready')"
+        with self._write() as db:
+            changed = db.execute(
+                f"UPDATE groups SET state = ?, reason = ?, step = ?, closed_at = ? WHERE id = ? AND state IN {allowed}",
+                (state, reason, step, wall(), group),
+            ).rowcount
+        assert changed == 1, f"group {group} cannot become {state}"
+
+    def start_episode(self, episode: str, *, group: str, member: int, attempt: int) -> None:
+        with self._write() as db:
+            db.execute(
+                "INSERT INTO episodes (id, group_id, member, attempt, epoch, started_at) VALUES (?, ?, ?, ?, ?, ?)",
+                (episode, group, member, attempt, self.epoch, wall()),
+            )
+
+    def end_episode(self, row: EpisodeRow, trajectory: Trajectory | None, evidence: dict[str, Any]) -> None:
+        """Write an episode's verdict, once. A usable one brings its trajectory."""
+        with self._write() as db:
+            changed = db.execute(
+                "UPDATE episodes SET ended_at = ?, verdict = ?, cause = ?, reward = ?, num_turns = ?, num_tokens = ?, "
+                "active_s = ?, oldest_version = ?, evidence = ?, trajectory = ? WHERE id = ? AND verdict IS NULL",
+                (
+                    wall(),
+                    row.verdict,
+                    row.cause,
+                    row.reward,
+                    row.num_turns,
+                    row.num_tokens,
+                    row.active_s,
+                    trajectory.oldest_version if trajectory else None,
+                    json.dumps(evidence),
+                    encode(trajectory) if trajectory else None,
+                    row.id,
+                ),
+            ).rowcount
+        assert changed == 1, f"episode {row.id} has ended already, or never started"
+
+    def record_turn(
+        self,
+        *,
+        episode: str,
+        turn: int,
+        message: str,
+        command: str | None,
+        exit_code: int | None,
+        observation: str | None,
+        generation_s: float,
+        tool_s: float,
+        segment: bytes,
+    ) -> None:
+        with self._write() as db:
+            db.execute(
+                "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (episode, turn, wall(), message, command, exit_code, observation, generation_s, tool_s, segment),
+            )
+
+    def abandon_running(self, cause: str) -> int:
+        """Close the episodes that an earlier controller left running, since their sandboxes died with it."""
+        with self._write() as db:
+            return db.execute(
+                "UPDATE episodes SET verdict = 'infra_failure', cause = ?, ended_at = ? "
+                "WHERE verdict IS NULL AND epoch < ?",
+                (cause, wall(), self.epoch),
+            ).rowcount
+
+    # --- steps
+
+    def assign_batch(self, step: StepRow, groups: Sequence[str], consumed: Sequence[str]) -> None:
+        """Fix the batch of a step: `groups` become batched, `consumed` (dropped ones) are charged to it.
+
+        One transaction, so that a group is in one batch or in none whatever dies.
+        """
+        with self._write() as db:
+            db.execute(
+                "INSERT INTO steps (step, batch_id, assigned_at, time_to_batch_s, reward_sampled) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (step.step, step.batch_id, step.assigned_at, step.time_to_batch_s, step.reward_sampled),
+            )
+            for group in groups:
+                changed = db.execute(
+                    "UPDATE groups SET state = 'batched', step = ? WHERE id = ? AND state = 'ready'", (step.step, group)
+                ).rowcount
+                assert changed == 1, f"group {group} is not ready"
+            db.executemany(
+                "UPDATE groups SET step = ? WHERE id = ? AND state = 'dropped'", [(step.step, g) for g in consumed]
+            )
+
+    def apply_step(self, step: int, *, weights_path: str, metrics: dict[str, float]) -> bool:
+        """The trainer has version `step` on disk. False if that was known."""
+        with self._write() as db:
+            changed = db.execute(
+                "UPDATE steps SET applied_at = ?, weights_path = ?, metrics = ? WHERE step = ? AND applied_at IS NULL",
+                (wall(), weights_path, json.dumps(metrics), step),
+            ).rowcount
+        return changed == 1
+
+    def publish_step(self, step: int) -> None:
+        with self._write() as db:
+            db.execute("UPDATE steps SET published_at = ? WHERE step = ?", (wall(), step))
+
+    def load_batch(self, step: int) -> list[Trajectory]:
+        """Usable trajectories of the groups batched in a step, in launch order."""
+        rows = self._db.execute(
+            "SELECT e.trajectory FROM episodes e JOIN groups g ON e.group_id = g.id "
+            "WHERE g.step = ? AND g.state = 'batched' AND e.trajectory IS NOT NULL ORDER BY g.seq, e.member, e.attempt",
+            (step,),
+        )
+        return [decode(blob, Trajectory) for (blob,) in rows]
+
+    # --- evaluations and processes
+
+    def record_evaluation(self, row: EvaluationRow) -> None:
+        with self._write() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?)",
+                (row.label, row.version, row.episode, row.task, row.verdict, row.reward),
+            )
+
+    def record_process(self, row: ProcessRow) -> None:
+        with self._write() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO processes VALUES (?, ?, ?, ?, ?, NULL)",
+                (row.pid, row.start_ticks, row.role, self.epoch, row.started_at),
+            )
+
+    def end_process(self, pid: int, start_ticks: int) -> None:
+        with self._write() as db:
+            db.execute(
+                "UPDATE processes SET ended_at = ? WHERE pid = ? AND start_ticks = ?", (wall(), pid, start_ticks)
+            )

@@ -1,0 +1,89 @@
+"""Reading a ledger: for the CLI and reports, and for a controller that goes on where another stopped."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from agentrl.errors import UserError
+from agentrl.ledger.database import connect, read_meta, schema_version
+from agentrl.ledger.ledger import Ledger
+from agentrl.ledger.rows import EpisodeRow, EvaluationRow, GroupRow, ProcessRow, StepRow
+from agentrl.ledger.schema import SCHEMA_VERSION
+
+
+class LedgerReader:
+    """Read-only view of a ledger, for the CLI and reports, and for the controller's restart."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    @classmethod
+    def open(cls, path: Path) -> LedgerReader:
+        """Raises UserError if there is no ledger or it is of another schema version."""
+        if not path.is_file():
+            raise UserError(f"{path}: no ledger there", hint="`agentrl ps` lists the runs")
+        reader = cls(connect(path, read_only=True))
+        version = schema_version(reader._db)
+        if version not in (0, SCHEMA_VERSION):
+            raise UserError(f"{path}: schema version {version}, this agentrl reads {SCHEMA_VERSION}")
+        return reader
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> LedgerReader:
+        """Reads through the writer's own connection."""
+        return cls(ledger._db)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def meta(self, key: str) -> str | None:
+        return read_meta(self._db, key) if schema_version(self._db) else None
+
+    def groups(self, states: Iterable[str]) -> list[GroupRow]:
+        """Groups in any of `states`, in launch order."""
+        wanted = list(states)
+        marks = ", ".join("?" * len(wanted))
+        rows = self._db.execute(
+            "SELECT id, seq, task, state, reason, step, opened_at, closed_at FROM groups "
+            f"WHERE state IN ({marks}) ORDER BY seq",
+            wanted,
+        )
+        return [GroupRow(*row) for row in rows]
+
+    def next_seq(self) -> int:
+        """Launch number after the highest used one."""
+        return int(self._db.execute("SELECT coalesce(max(seq), -1) + 1 FROM groups").fetchone()[0])
+
+    def episodes(self, group: str | None = None) -> list[EpisodeRow]:
+        """Attempts of one group, or of all."""
+        where, values = ("WHERE group_id = ?", (group,)) if group else ("", ())
+        rows = self._db.execute(
+            "SELECT id, group_id, member, attempt, verdict, cause, reward, num_turns, num_tokens, active_s, "
+            f"oldest_version FROM episodes {where} ORDER BY id",
+            values,
+        )
+        return [EpisodeRow(*row) for row in rows]
+
+    def steps(self) -> list[StepRow]:
+        rows = self._db.execute(
+            "SELECT step, batch_id, assigned_at, time_to_batch_s, reward_sampled, applied_at, published_at, "
+            "weights_path, metrics FROM steps ORDER BY step"
+        )
+        return [StepRow(*values, json.loads(metrics) if metrics else {}) for *values, metrics in rows]
+
+    def evaluations(self) -> list[EvaluationRow]:
+        rows = self._db.execute("SELECT label, version, episode, task, verdict, reward FROM evaluations")
+        return [EvaluationRow(*row) for row in rows]
+
+    def verdict_counts(self) -> dict[str, int]:
+        """Ended episodes by verdict."""
+        rows = self._db.execute("SELECT verdict, count(*) FROM episodes WHERE verdict IS NOT NULL GROUP BY verdict")
+        return dict(rows.fetchall())
+
+    def processes(self) -> list[ProcessRow]:
+        """Processes not known to have ended."""
+        rows = self._db.execute("SELECT pid, start_ticks, role, started_at FROM processes WHERE ended_at IS NULL")
+        return [ProcessRow(*row) for row in rows]

@@ -1,0 +1,65 @@
+"""Rows of the ledger as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    id: str
+    seq: int
+    task: str
+    state: str
+    reason: str | None
+    step: int | None
+    opened_at: float
+    closed_at: float | None
+
+
+@dataclass(frozen=True)
+class EpisodeRow:
+    """One attempt; fields from `verdict` on are None while it runs."""
+
+    id: str
+    group: str
+    member: int
+    attempt: int
+    verdict: str | None
+    cause: str | None
+    reward: float | None
+    num_turns: int | None
+    num_tokens: int | None
+    active_s: float | None
+    oldest_version: int | None
+
+
+@dataclass(frozen=True)
+class StepRow:
+    step: int
+    batch_id: str
+    assigned_at: float
+    time_to_batch_s: float
+    reward_sampled: float
+    applied_at: float | None = None
+    published_at: float | None = None
+    weights_path: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    label: str
+    version: int
+    episode: str
+    task: str
+    verdict: str
+    reward: float | None
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    pid: int
+    start_ticks: int
+    role: str
+    started_at: float
