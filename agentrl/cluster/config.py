@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from agentrl.bounds import NonNegative, Text
+
 
 class ClusterBackend(Enum):
     """Where processes run."""
@@ -18,8 +20,8 @@ class ClusterConfig:
     backend: ClusterBackend = ClusterBackend.local
     """Where processes run."""
 
-    runs_dir: str = "runs"
+    runs_dir: Text = "runs"
     """Folder of run directories. Relative to the working directory."""
 
-    stop_grace_s: float = 10.0
+    stop_grace_s: NonNegative = 10.0
     """Between asking a process to stop (SIGTERM) and ending it (SIGKILL)."""

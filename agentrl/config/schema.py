@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from agentrl.bounds import RunName, Seed
 from agentrl.cluster.config import ClusterConfig
 from agentrl.controller.config import PublishConfig, ScheduleConfig
 from agentrl.inference.config import InferenceConfig
@@ -17,10 +18,10 @@ from agentrl.trainer.config import AlgorithmConfig, TrainerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    name: str | None = None
+    name: RunName | None = None
     """Name of the run, and of its directory in cluster.runs_dir. None: the file's name plus a number."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Seed of everything random in the run: order of tasks, sampling, model warm-up."""
 
     model: ModelConfig = field(default_factory=ModelConfig)

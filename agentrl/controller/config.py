@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from agentrl.bounds import Count, CountOrZero, PositiveShare, Seconds, Share
+
 
 class Balance(Enum):
     """How generation and training share the machine."""
@@ -17,48 +19,48 @@ class Balance(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    steps: int = 25
+    steps: Count = 25
     """Training steps of the run."""
 
-    groups_per_step: int = 8
+    groups_per_step: Count = 8
     """Complete groups in one batch."""
 
     balance: Balance = Balance.in_turn
     """How generation and training share the machine."""
 
-    window_groups: int = 16
+    window_groups: Count = 16
     """Groups open (launched, not yet taken or dropped) at once. A batch takes any complete ones, oldest first; a
     narrow window keeps selection from favouring short episodes, a wide one keeps stragglers from holding up."""
 
-    max_live_episodes: int = 64
+    max_live_episodes: Count = 64
     """Episodes acting at once, over all engines."""
 
-    kv_share: float = 0.9
+    kv_share: PositiveShare = 0.9
     """Live contexts with their growth stay under this share of the engines' KV capacity."""
 
-    max_policy_lag: int = 4
+    max_policy_lag: CountOrZero = 4
     """Steps between a trained token's policy version and the version it trains. A group with an older token is
     dropped, and counted."""
 
     drop_zero_variance: bool = True
     """Drop complete groups whose rewards are all equal (no gradient) and refill the stream."""
 
-    max_infra_retries: int = 3
+    max_infra_retries: CountOrZero = 3
     """Re-runs of one member that was lost to infrastructure."""
 
-    min_usable: int = 2
+    min_usable: Count = 2
     """Members with a usable verdict that a group needs when the others cannot be repaired; below it is dropped."""
 
-    infra_share_limit: float = 0.5
+    infra_share_limit: Share = 0.5
     """The run stops when more than this share of the last 64 ended episodes failed for infrastructure."""
 
-    uncertain_share_limit: float = 0.25
+    uncertain_share_limit: Share = 0.25
     """The run stops when more than this share of the last 64 ended episodes has an uncertain verdict."""
 
-    stall_timeout_s: float = 2400.0
+    stall_timeout_s: Seconds = 2400.0
     """The run stops when nothing finished (turn, episode, step) for this long. Must exceed every other deadline."""
 
-    eval_tasks: int = 32
+    eval_tasks: CountOrZero = 32
     """Held-out tasks acted on greedily before the first and after the last step; 0 turns evaluation off."""
 
 
@@ -84,8 +86,8 @@ class PublishConfig:
     in_flight: InFlight = InFlight.abort_resume
     """Policy for running requests."""
 
-    timeout_s: float = 120.0
+    timeout_s: Seconds = 120.0
     """Deadline of one engine's weight update; an engine that misses it is restarted on the new weights."""
 
-    keep_versions: int = 2
+    keep_versions: Count = 2
     """Published weight folders kept on disk, newest first."""

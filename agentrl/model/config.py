@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from agentrl.bounds import Count, Positive, Text
+
 
 class Recipe(Enum):
     """A model that agentrl makes itself before step 0."""
@@ -20,17 +22,17 @@ class ModelConfig:
     recipe: Recipe = Recipe.none
     """How the starting weights are made. `none` loads `path`."""
 
-    path: str | None = None
+    path: Text | None = None
     """Folder in Hugging Face layout (config.json, safetensors, tokenizer). Relative to the working directory; write
     ${here:}/... for a path relative to the YAML file. None only with a recipe."""
 
-    warmup_steps: int = 250
+    warmup_steps: Count = 250
     """Supervised steps of the recipe's warm-up. Ignored, with a warning, when recipe is none."""
 
-    warmup_batch: int = 32
+    warmup_batch: Count = 32
     """Demonstrations per warm-up step."""
 
-    warmup_lr: float = 5e-3
+    warmup_lr: Positive = 5e-3
     """Peak learning rate of the warm-up (AdamW, decaying)."""
 
     warmup_hasty_share: float = 0.7

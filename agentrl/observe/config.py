@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from agentrl.bounds import Seconds
+
 
 class LiveView(Enum):
     """What `launch` and `resume` print."""
@@ -24,5 +26,5 @@ class ObserveConfig:
     live: LiveView = LiveView.auto
     """What is printed while the run goes on."""
 
-    refresh_s: float = 0.5
+    refresh_s: Seconds = 0.5
     """Between two redraws of the rich view."""

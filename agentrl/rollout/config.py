@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from agentrl.bounds import Count, Penalty, Positive, PositiveShare, Seconds, Share, Text, TopK
+
 
 class ToolFormat(Enum):
     """How a model's message names the command to run. Parsing is on text, for execution only; ids stay the truth."""
@@ -28,44 +30,44 @@ class AgentConfig:
     examples: list[str] = field(default_factory=list)
     """Messages shown before the task, alternately user and assistant: a worked example for small models."""
 
-    observation_role: str = "user"
+    observation_role: Text = "user"
     """Chat role of a command's output: `tool` where the chat template knows it, else `user`."""
 
-    max_turns: int = 8
+    max_turns: Count = 8
     """Model generations in one episode; the state left at the end is graded."""
 
-    max_turn_tokens: int = 64
+    max_turn_tokens: Count = 64
     """Sampled tokens in one turn."""
 
-    max_episode_tokens: int = 448
+    max_episode_tokens: Count = 448
     """Prompt, sampled and observation tokens of one episode; must fit the engines' context_length."""
 
-    tool_timeout_s: float = 10.0
+    tool_timeout_s: Seconds = 10.0
     """Wall time of one command; when it passes in a healthy sandbox, that is the agent's doing."""
 
-    turn_timeout_s: float = 60.0
+    turn_timeout_s: Seconds = 60.0
     """Active time of one turn: generation plus command. Time suspended does not count."""
 
-    episode_timeout_s: float = 300.0
+    episode_timeout_s: Seconds = 300.0
     """Active time of one episode. Lowered by a task's own agent timeout."""
 
-    observation_chars: int = 2000
+    observation_chars: Count = 2000
     """Longest observation in characters; longer ones keep head and tail and say how much was cut."""
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Sampling temperature of training episodes. Evaluation is greedy."""
 
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     """Nucleus filter. Anything but 1 makes log-probs not those of the sampling distribution: lint error."""
 
-    top_k: int = -1
+    top_k: TopK = -1
     """Top-k filter; -1 is off. Anything else is a lint error, as for top_p."""
 
-    min_p: float = 0.0
+    min_p: Share = 0.0
     """Min-p filter; 0 is off. Anything else is a lint error, as for top_p."""
 
-    frequency_penalty: float = 0.0
+    frequency_penalty: Penalty = 0.0
     """0 is off. Anything else is a lint error, as for top_p."""
 
-    presence_penalty: float = 0.0
+    presence_penalty: Penalty = 0.0
     """0 is off. Anything else is a lint error, as for top_p."""

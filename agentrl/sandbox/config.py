@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from agentrl.bounds import Count, Seconds
+
 
 class SandboxBackend(Enum):
     """What isolates an episode."""
@@ -18,26 +20,26 @@ class SandboxConfig:
     backend: SandboxBackend = SandboxBackend.bubblewrap
     """Provider of sandboxes."""
 
-    max_sandboxes: int = 64
+    max_sandboxes: Count = 64
     """Sandboxes alive at once."""
 
-    start_concurrency: int = 4
+    start_concurrency: Count = 4
     """Sandboxes starting at once; more only fight for the CPU."""
 
-    start_timeout_s: float = 30.0
+    start_timeout_s: Seconds = 30.0
     """Until a sandbox must answer its first probe; later is an infrastructure failure."""
 
-    memory_mb: int = 512
+    memory_mb: Count = 512
     """Memory of all processes of one sandbox, in MiB, where the task does not ask for less."""
 
-    pids: int = 128
+    pids: Count = 128
     """Processes and threads of one sandbox."""
 
-    disk_mb: int = 128
+    disk_mb: Count = 128
     """Writable space of one sandbox, in MiB (a sized tmpfs; counts as memory)."""
 
-    output_limit_bytes: int = 65536
+    output_limit_bytes: Count = 65536
     """Bytes of stdout, and of stderr, that one exec keeps; the rest is counted and dropped."""
 
-    lifetime_s: float = 1800.0
+    lifetime_s: Seconds = 1800.0
     """A sandbox older than this is closed, as a safety net. Must exceed the episode deadline."""

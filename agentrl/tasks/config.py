@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from agentrl.bounds import Count, CountOrZero, Seed, Text
+
 
 class Family(Enum):
     """A generator of tasks that ships with agentrl."""
@@ -22,17 +24,17 @@ class TasksConfig:
     family: Family = Family.none
     """Shipped generator, or none."""
 
-    path: str | None = None
+    path: Text | None = None
     """Folder that holds task folders in Harbor's format. Only with family none."""
 
     include: list[str] = field(default_factory=lambda: ["*"])
     """Shell patterns; tasks whose name matches any of them are used."""
 
-    num_train: int = 64
+    num_train: Count = 64
     """Training tasks that a generator makes. With a path: ignored (all folders but the held-out ones train)."""
 
-    num_heldout: int = 32
+    num_heldout: CountOrZero = 32
     """Tasks never trained on, for the evaluation before and after. With a path: taken from the seeded order's end."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the generator and of the held-out split; the order of training follows the run's `seed`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from agentrl.bounds import Count, CountOrZero, Decay, NonNegative, Positive, PositiveShare, Seconds
+
 
 class Advantage(Enum):
     """How rewards of a group become advantages."""
@@ -17,65 +19,65 @@ class Advantage(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
-    group_size: int = 16
+    group_size: Count = 16
     """Episodes of one task whose rewards are normalised together."""
 
     advantage: Advantage = Advantage.mean
     """How rewards become advantages."""
 
-    clip_low: float = 0.2
+    clip_low: PositiveShare = 0.2
     """Lower clip of the policy ratio: 1 - clip_low."""
 
-    clip_high: float = 0.28
+    clip_high: Positive = 0.28
     """Upper clip: 1 + clip_high; above clip_low keeps exploration (clip-higher, arXiv 2503.14476)."""
 
-    importance_cap: float = 2.0
+    importance_cap: Positive = 2.0
     """Cap of the per-token weight exp(proximal - behaviour log-prob): truncated importance sampling."""
 
-    kl_coef: float = 0.0
+    kl_coef: NonNegative = 0.0
     """Weight of the k3 KL penalty to the starting policy. 0 loads no reference model."""
 
-    updates_per_step: int = 1
+    updates_per_step: Count = 1
     """Optimizer updates per batch; the batch is split by groups. One step stays one policy version."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    world_size: int = 2
+    world_size: Count = 2
     """torchrun ranks."""
 
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """Peak learning rate of AdamW."""
 
-    lr_warmup_steps: int = 5
+    lr_warmup_steps: CountOrZero = 5
     """Steps of linear warm-up from 0."""
 
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     """AdamW weight decay."""
 
-    beta1: float = 0.9
+    beta1: Decay = 0.9
     """AdamW first moment decay."""
 
-    beta2: float = 0.95
+    beta2: Decay = 0.95
     """AdamW second moment decay."""
 
-    grad_clip: float = 1.0
+    grad_clip: Positive = 1.0
     """Largest global gradient norm."""
 
-    micro_batch_tokens: int = 8192
+    micro_batch_tokens: Count = 8192
     """Padded tokens of one forward pass on one rank; more tokens are split and accumulated."""
 
-    threads: int = 1
+    threads: Count = 1
     """OMP threads of one rank."""
 
-    keep_checkpoints: int = 2
+    keep_checkpoints: Count = 2
     """Checkpoints kept on disk, newest first. One is written every step: it carries the applied batch's id."""
 
-    start_timeout_s: float = 180.0
+    start_timeout_s: Seconds = 180.0
     """Until a started trainer must have asked for its first batch."""
 
-    step_timeout_s: float = 900.0
+    step_timeout_s: Seconds = 900.0
     """Until a served batch must be reported done; later the trainer is restarted."""
 
-    max_restarts: int = 5
+    max_restarts: CountOrZero = 5
     """Restarts of the trainer job before the run gives up."""
