@@ -15,7 +15,7 @@ from typing import Any
 
 from agentrl.clock import wall
 from agentrl.errors import Superseded
-from agentrl.ledger.database import connect, read_meta, schema_version
+from agentrl.ledger.database import connect, read_meta, schema_version, write_meta
 from agentrl.ledger.rows import EpisodeRow, EvaluationRow, GroupRow, ProcessRow, StepRow
 from agentrl.ledger.schema import SCHEMA_VERSION, TABLES
 from agentrl.wire import Trajectory, decode, encode

@@ -72,7 +72,7 @@ class LedgerReader:
             "SELECT step, batch_id, assigned_at, time_to_batch_s, reward_sampled, applied_at, published_at, "
             "weights_path, metrics FROM steps ORDER BY step"
         )
-        return [StepRow(*values, json.loads(metrics) if metrics else {}) for *values, metrics in rows]
+        return [StepRow(*row[:8], metrics=json.loads(row[8] or "{}")) for row in rows]
 
     def evaluations(self) -> list[EvaluationRow]:
         rows = self._db.execute("SELECT label, version, episode, task, verdict, reward FROM evaluations")

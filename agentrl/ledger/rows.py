@@ -44,7 +44,7 @@ class StepRow:
     applied_at: float | None = None
     published_at: float | None = None
     weights_path: str | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
