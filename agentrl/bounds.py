@@ -25,6 +25,9 @@ Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 """A number above 0."""
 
+Factor: TypeAlias = Annotated[float, Meta(ge=1)]
+"""A factor of at least 1."""
+
 NonNegative: TypeAlias = Annotated[float, Meta(ge=0)]
 """A number of at least 0."""
 

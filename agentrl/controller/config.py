@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from agentrl.bounds import Count, CountOrZero, PositiveShare, Seconds, Share
+from agentrl.bounds import Count, CountOrZero, Factor, PositiveShare, Seconds, Share
 
 
 class Balance(Enum):

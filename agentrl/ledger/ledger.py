@@ -135,13 +135,14 @@ class Ledger:
                 (episode, turn, wall(), message, command, exit_code, observation, generation_s, tool_s, segment),
             )
 
-    def abandon_running(self, cause: str) -> int:
-        """Close the episodes that an earlier controller left running, since their sandboxes died with it."""
+    def abandon_running(self) -> int:
+        """Mark the episodes that no controller runs any more as unfinished: they have no verdict and never will.
+
+        Returns how many. Their groups start them again, as a further attempt.
+        """
         with self._write() as db:
             return db.execute(
-                "UPDATE episodes SET verdict = 'infra_failure', cause = ?, ended_at = ? "
-                "WHERE verdict IS NULL AND epoch < ?",
-                (cause, wall(), self.epoch),
+                "UPDATE episodes SET cause = 'unfinished', ended_at = ? WHERE ended_at IS NULL", (wall(),)
             ).rowcount
 
     # --- steps

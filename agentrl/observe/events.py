@@ -1,0 +1,145 @@
+"""What happens in a run, as values. The controller emits them; views, files and reports consume them.
+
+Every event is a frozen dataclass of plain values; `asdict` of it is what `--json` prints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Base of all events. `kind` is its name in JSON."""
+
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(Event):
+    kind: ClassVar[str] = "run_started"
+    name: str
+    directory: str
+    seed: int
+    steps: int
+    groups_per_step: int
+    resumed_at: int
+    """Step that was the last applied one; 0 for a new run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase(Event):
+    """What the run as a whole is doing."""
+
+    kind: ClassVar[str] = "phase"
+    phase: str
+    """preparing, starting, evaluating, collecting, training, publishing, stopping"""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessChanged(Event):
+    kind: ClassVar[str] = "process"
+    role: str
+    state: str
+    """starting, up, down, stopped"""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeEnded(Event):
+    kind: ClassVar[str] = "episode"
+    episode: str
+    task: str
+    verdict: str
+    cause: str
+    reward: float | None
+    num_turns: int
+    num_tokens: int
+    live: int
+    """Episodes acting now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupClosed(Event):
+    kind: ClassVar[str] = "group"
+    group: str
+    task: str
+    ready: bool
+    reason: str | None
+    """Why it was dropped."""
+    num_ready: int
+    """Groups in the ready pool now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReady(Event):
+    kind: ClassVar[str] = "batch"
+    step: int
+    time_to_batch_s: float
+    reward_sampled: float
+    num_groups: int
+    num_trajectories: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepApplied(Event):
+    kind: ClassVar[str] = "step"
+    step: int
+    reward_sampled: float
+    time_to_batch_s: float
+    step_s: float
+    """From batch ready to applied."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(Event):
+    kind: ClassVar[str] = "published"
+    version: int
+    latency_s: float
+    engines: int
+    """Engines that serve it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
+    kind: ClassVar[str] = "evaluation"
+    label: str
+    version: int
+    num_tasks: int
+    success: float
+    """Mean reward of greedy episodes on held-out tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned(Event):
+    kind: ClassVar[str] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnded(Event):
+    kind: ClassVar[str] = "run_ended"
+    status: str
+    """finished, stopped, failed"""
+    detail: str
+    summary: dict[str, object] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Consumes events, in order, in the controller's thread; must not block."""
+
+    def emit(self, event: Event) -> None: ...
+
+
+class Observers:
+    """Several observers as one."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def emit(self, event: Event) -> None:
+        for observer in self._observers:
+            observer.emit(event)
