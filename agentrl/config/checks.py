@@ -1,0 +1,151 @@
+"""What must hold around composition: the file is usable, its defaults list makes sense, every value fits."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.catalog import BASE, PACKAGED, SCHEMA, Catalog, absolute, did_you_mean, shown
+from agentrl.config.explain import bad_value, unknown_option
+from agentrl.config.fields import Leaf, schema
+from agentrl.config.tree import Tree
+from agentrl.config.yaml_file import Entry, Mark, YamlFile, unknown_key
+from agentrl.errors import UserError
+
+_BASE_HINT = f"the first entry must be `- {BASE}`, the packaged base"
+
+
+def usable_file(file: Path) -> Path:
+    """The file's absolute path. Raises UserError if there is none, it is a folder, or not named *.yaml."""
+    path = absolute(file)
+    if path.is_dir():
+        raise UserError(f"{file}: is a folder", hint=_yaml_files_hint(path, "give one of its files"))
+    if not path.exists():
+        raise UserError(f"{file}: no such file", hint=_similar_file_hint(path))
+    if path.suffix != ".yaml":
+        raise UserError(f"{file}: must be named *.yaml", hint=f"rename it to {path.stem}.yaml")
+    if path.stem in (BASE, SCHEMA):
+        raise UserError(f"{file}: the name {path.stem} belongs to the packaged base", hint="rename your file")
+    return path
+
+
+def check_defaults(primary: YamlFile, catalog: Catalog) -> None:
+    """The file's defaults list names what exists, and says where the file itself stands. Raises UserError."""
+    entries = primary.defaults()
+    for entry in entries:
+        _check_entry(entry, catalog)
+    base = catalog.find(BASE)
+    if base is None or not base.is_relative_to(PACKAGED):
+        raise UserError(f"{base and shown(base)}: hides the packaged base `{BASE}`", hint="rename your file")
+    if not any(entry.name == "_self_" and entry.group is None for entry in entries):
+        raise UserError(
+            f"{primary.shown}: its defaults list lacks _self_", hint="end it with `- _self_`, so that your values win"
+        )
+
+
+def _check_entry(entry: Entry, catalog: Catalog) -> None:
+    name, _, _ = entry.name.partition("@")
+    if "${" in entry.name or entry.optional or entry.name in ("_self_", "null", "???"):
+        return
+    if entry.group is None:
+        if catalog.find(name.lstrip("/")) is None:
+            raise UserError(f"{entry.where}: no config named '{name}'", hint=_BASE_HINT)
+        return
+    group, _, _ = entry.group.partition("@")
+    if group.startswith("hydra/") or group == "hydra":
+        raise unknown_key("hydra", entry.where, schema())
+    if not catalog.is_group(group):
+        raise UserError(f"{entry.where}: no group '{group}'", hint=did_you_mean(group, catalog.groups()))
+    if catalog.find(f"{group}/{name}") is None:
+        raise unknown_option(entry.where, group, name, catalog)
+
+
+def check_order(primary: YamlFile, sources: Sequence[tuple[str, Path | None]]) -> None:
+    """The base is part of the composition, and is merged before every file of the user. Raises UserError.
+
+    `sources` are (name, file) in merge order; a base merged after a file would silently win over it.
+    """
+    names = [name for name, _ in sources]
+    if SCHEMA not in names:
+        raise UserError(f"{primary.shown}: its defaults list lacks the base", hint=_BASE_HINT)
+    files = [file for _, file in sources]
+    own = files.index(primary.path)
+    if names.index(BASE) > own and primary.has_keys():
+        raise UserError(
+            f"{primary.shown}: _self_ comes before `{BASE}`, which would win over your values",
+            hint="make `- _self_` the last entry of defaults",
+        )
+
+
+def check_tree(tree: Tree, marks: Mapping[str, Mark]) -> None:
+    """Every key exists, none was removed, every value is there and in range. Raises UserError."""
+    known = schema()
+    flat = dict(_flatten("", tree))
+    for key in flat:
+        if key not in known.leaves:
+            raise unknown_key(key, _where(key, marks), known)
+    for key, leaf in known.leaves.items():
+        if key not in flat:
+            raise UserError(f"{key} was removed, but every setting needs a value", hint="set it instead of using ~")
+        _check_value(leaf, flat[key], marks)
+
+
+def _flatten(prefix: str, tree: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for name, value in tree.items():
+        key = f"{prefix}.{name}" if prefix else str(name)
+        if isinstance(value, Mapping) and key not in schema().leaves and value:
+            yield from _flatten(key, value)
+        else:
+            yield key, value
+
+
+def _check_value(leaf: Leaf, value: Any, marks: Mapping[str, Mark]) -> None:
+    if value == "???":
+        raise UserError(f"{leaf.key} is missing: it needs a value", hint=f"set it in your file, or add {leaf.key}=...")
+    if leaf.optional and value == "None":
+        raise UserError(f"{_where(leaf.key, marks)}: {leaf.key}: None is the text 'None'", hint="write null")
+    items = value if leaf.many else [value]
+    for item in items:
+        if item == "???":
+            raise UserError(f"{leaf.key}: an item is missing")
+        if item is not None and not _in_range(leaf, item):
+            raise bad_value(leaf.key, marks, raw=str(value))
+
+
+def _in_range(leaf: Leaf, value: Any) -> bool:
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    meta = leaf.meta
+    if meta is None:
+        return True
+    if isinstance(value, str):
+        long_enough = len(value) >= (meta.min_length or 0)
+        return long_enough and (meta.pattern is None or re.search(meta.pattern, value) is not None)
+    bounds = (
+        meta.gt is None or value > meta.gt,
+        meta.ge is None or value >= meta.ge,
+        meta.lt is None or value < meta.lt,
+        meta.le is None or value <= meta.le,
+    )
+    return all(bounds)
+
+
+def _where(key: str, marks: Mapping[str, Mark]) -> str:
+    return marks[key].where if key in marks else "configuration"
+
+
+def _yaml_files_hint(folder: Path, action: str) -> str | None:
+    names = sorted(path.name for path in folder.glob("*.yaml"))[:5]
+    return f"{action}: {', '.join(names)}" if names else None
+
+
+def _similar_file_hint(path: Path) -> str | None:
+    if not path.parent.is_dir():
+        return None
+    names = [candidate.name for candidate in path.parent.glob("*.yaml")]
+    close = difflib.get_close_matches(path.stem + ".yaml", names, n=1, cutoff=0.6)
+    return f"did you mean {path.parent.name}/{close[0]}?" if close else None

@@ -1,0 +1,102 @@
+"""Overrides on the command line: Hydra's grammar, with the mistakes that Hydra lets pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import OverrideParseException
+
+from agentrl.config.catalog import Catalog
+from agentrl.config.explain import unknown_option
+from agentrl.config.fields import schema
+from agentrl.config.yaml_file import Mark, unknown_key
+from agentrl.errors import UserError
+
+_GRAMMAR = "write key=value, +key=value, ~key or group=option; quote a value with spaces or commas: 'key=\"a, b\"'"
+
+
+@dataclass(frozen=True)
+class Override:
+    """One parsed override."""
+
+    text: str
+    key: str
+    """Dotted key or group, without `+`, `~`, `@package`."""
+    value: Any
+
+    @property
+    def where(self) -> str:
+        return f"override '{self.text}'"
+
+    def marks(self) -> dict[str, Mark]:
+        """The keys that it sets, with the text of each value."""
+        return {key: Mark(self.where, _text(value)) for key, value in _walk(self.key, self.value)}
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Parse with Hydra's own parser. Raises UserError on bad grammar, sweeps and Hydra's own settings."""
+    parser = OverridesParser.create()
+    parsed = []
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except OverrideParseException as error:
+            raise UserError(f"override '{text}' is not understood", hint=_GRAMMAR) from error
+        if override.is_hydra_override():
+            raise unknown_key("hydra", f"override '{text}'", schema())
+        if override.is_sweep_override():
+            raise UserError(f"override '{text}' has several values", hint="one run takes one; a list is key=[a,b]")
+        parsed.append(Override(text, override.key_or_group.lstrip("/"), override.value()))
+    return parsed
+
+
+def check(overrides: Sequence[Override], catalog: Catalog) -> None:
+    """Every key and group option exists. Raises UserError."""
+    known = schema()
+    for override in overrides:
+        if catalog.is_group(override.key) and not isinstance(override.value, dict):
+            _check_option(override, catalog)
+            continue
+        for key in override.marks():
+            base = key if known.known(key) else _without_index(key)
+            if not known.known(base):
+                raise unknown_key(key, override.where, known)
+
+
+def _check_option(override: Override, catalog: Catalog) -> None:
+    removed = override.text.startswith("~")
+    if override.value in (None, "") and removed:
+        return
+    name = str(override.value)
+    if catalog.find(f"{override.key}/{name}") is None:
+        raise unknown_option(override.where, override.key, name, catalog)
+
+
+def _walk(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and key not in schema().leaves:
+        if not value:
+            yield key, value
+        for name, item in value.items():
+            yield from _walk(f"{key}.{name}", item)
+    else:
+        yield key, value
+
+
+def _without_index(key: str) -> str:
+    """`agent.examples.0` is a value of `agent.examples`."""
+    base, _, index = key.rpartition(".")
+    return base if index.isdigit() else key.split("[", 1)[0]
+
+
+def _text(value: Any) -> str:
+    """A parsed value as a person would write it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ",".join(_text(item) for item in value) + "]"
+    return str(value)
