@@ -79,5 +79,9 @@ class TrainerConfig:
     step_timeout_s: Seconds = 900.0
     """Until a served batch must be reported done; later the trainer is restarted."""
 
+    collective_timeout_s: Seconds = 300.0
+    """Until ranks that wait for a hung one end the trainer. Must exceed two losses of the controller in a row (the
+    ranks wait while rank 0 retries) and stay under step_timeout_s."""
+
     max_restarts: CountOrZero = 5
     """Restarts of the trainer job before the run gives up."""

@@ -1,0 +1,175 @@
+"""A batch as flat token arrays, and the plan of who computes what. Pure functions over numpy arrays.
+
+Every rank holds the whole batch (it is small beside the model) and computes the same plan from it, so ranks agree
+without talking. Sampled tokens (mask 1) are numbered through the batch in order: axis N. B is a row of a micro-batch,
+T a position in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from agentrl.trainer.advantages import group_advantages
+from agentrl.trainer.config import Advantage
+from agentrl.wire import Trajectory
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatBatch:
+    """The sampled tokens of all trajectories, one after the other."""
+
+    trajectories: list[Trajectory]
+    positions: list[Ints]
+    """Per trajectory: positions of its sampled tokens."""
+    offsets: Ints
+    """[num_trajectories + 1]: trajectory i owns tokens offsets[i] up to offsets[i + 1] of axis N."""
+    behaviour_N: Floats
+    """Log-prob under the policy version that sampled it."""
+    versions_N: Ints
+    """Policy version that sampled it."""
+    advantages_N: Floats
+
+    @property
+    def num_sampled(self) -> int:
+        return int(self.offsets[-1])
+
+    def tokens_of(self, rows: Sequence[int]) -> Ints:
+        """Axis-N indices of the sampled tokens of these trajectories, in their order."""
+        spans = [np.arange(self.offsets[row], self.offsets[row + 1]) for row in rows]
+        return np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
+
+    def input_lengths(self) -> list[int]:
+        """Per trajectory: tokens that the model reads to predict its last sampled one. 0 if none was sampled."""
+        return [int(positions[-1]) if positions.size else 0 for positions in self.positions]
+
+    def episodes_of(self, tokens_N: Ints) -> list[str]:
+        """Episodes that own these axis-N indices, in batch order."""
+        rows = np.unique(np.searchsorted(self.offsets, tokens_N, side="right") - 1)
+        return [self.trajectories[row].episode for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch:
+    """One forward pass of one rank: rows padded on the right, which causal attention never looks at."""
+
+    ids_BT: Ints
+    rows_N: Ints
+    columns_N: Ints
+    """Where the model predicts each sampled token of this micro-batch: one before its position."""
+    targets_N: Ints
+    """The sampled token ids."""
+    tokens_N: Ints
+    """Their indices on the batch's axis N."""
+
+
+def flatten(trajectories: list[Trajectory], advantage: Advantage) -> FlatBatch:
+    """Trajectories as flat token arrays, each sampled token with its episode's advantage."""
+    positions = [np.flatnonzero(t.mask_array()) for t in trajectories]
+    counts = [p.size for p in positions]
+    behaviour = [t.logprobs_array()[p] for t, p in zip(trajectories, positions, strict=True)]
+    versions = [t.versions_array()[p] for t, p in zip(trajectories, positions, strict=True)]
+    advantages = group_advantages([t.reward for t in trajectories], [t.group for t in trajectories], advantage)
+    return FlatBatch(
+        trajectories=trajectories,
+        positions=positions,
+        offsets=np.cumsum([0, *counts], dtype=np.int64),
+        behaviour_N=np.concatenate(behaviour),
+        versions_N=np.concatenate(versions).astype(np.int64),
+        advantages_N=np.repeat(advantages, counts),
+    )
+
+
+def problems(trajectories: Sequence[Trajectory], vocab_size: int) -> dict[str, str]:
+    """Episodes that cannot be trained on: {episode: reason}. Empty for a sound batch."""
+    checked = {t.episode: _problem(t, vocab_size) for t in trajectories}
+    return {episode: reason for episode, reason in checked.items() if reason}
+
+
+def _problem(trajectory: Trajectory, vocab_size: int) -> str | None:
+    ids, mask = trajectory.ids_array(), trajectory.mask_array()
+    logprobs, versions = trajectory.logprobs_array(), trajectory.versions_array()
+    if not ids.size == mask.size == logprobs.size == versions.size > 0:
+        return f"arrays of {ids.size} ids, {mask.size} mask, {logprobs.size} logprobs, {versions.size} versions"
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        return f"token ids from {ids.min()} to {ids.max()} with a vocabulary of {vocab_size}"
+    if mask[0]:
+        return "its first token is marked as sampled"
+    if not np.isfinite(trajectory.reward):
+        return f"reward {trajectory.reward}"
+    if not np.isfinite(logprobs[mask == 1]).all():
+        return "a behaviour log-prob is not finite"
+    return None
+
+
+def split_updates(groups: Sequence[str], num_updates: int) -> list[list[int]]:
+    """Trajectory indices of each optimizer update: whole groups, in batch order, as evenly as whole groups allow.
+
+    `groups` names each trajectory's group. Fewer groups than `num_updates` give fewer updates.
+    """
+    names = list(dict.fromkeys(groups))
+    update_of = {name: place * min(num_updates, len(names)) // len(names) for place, name in enumerate(names)}
+    updates: list[list[int]] = [[] for _ in range(min(num_updates, len(names)))]
+    for row, group in enumerate(groups):
+        updates[update_of[group]].append(row)
+    return updates
+
+
+def plan_ranks(rows: Sequence[int], lengths: Sequence[int], world_size: int, max_tokens: int) -> list[list[list[int]]]:
+    """[rank][micro-batch] -> trajectory indices. Every rank gets equally many micro-batches; an empty one is a dummy.
+
+    Collectives inside the model meet only if every rank makes as many forward passes. `lengths` is indexed by
+    trajectory; those of length 0 have nothing to train on and are left out.
+    """
+    shares = _balance([row for row in rows if lengths[row]], lengths, world_size)
+    plan = [_micro_batches(share, lengths, max_tokens) for share in shares]
+    most = max(len(micro_batches) for micro_batches in plan)
+    return [micro_batches + [[] for _ in range(most - len(micro_batches))] for micro_batches in plan]
+
+
+def _balance(rows: Sequence[int], lengths: Sequence[int], world_size: int) -> list[list[int]]:
+    """Longest first, each to the rank with the fewest tokens (at most 4/3 of the best split, Graham 1969)."""
+    shares: list[list[int]] = [[] for _ in range(world_size)]
+    loads = [0] * world_size
+    for row in sorted(rows, key=lambda row: (-lengths[row], row)):
+        rank = loads.index(min(loads))
+        shares[rank].append(row)
+        loads[rank] += lengths[row]
+    return shares
+
+
+def _micro_batches(rows: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Cut rows (longest first) so that rows x longest row stays within `max_tokens`; a longer row goes alone."""
+    micro_batches: list[list[int]] = []
+    for row in rows:
+        current = micro_batches[-1] if micro_batches else []
+        if current and lengths[current[0]] * (len(current) + 1) <= max_tokens:
+            current.append(row)
+        else:
+            micro_batches.append([row])
+    return micro_batches
+
+
+def collate(batch: FlatBatch, rows: Sequence[int]) -> MicroBatch:
+    """The padded arrays of a micro-batch. No rows: a dummy of one token that predicts nothing."""
+    lengths = batch.input_lengths()
+    ids_BT = np.zeros((max(1, len(rows)), max((lengths[row] for row in rows), default=1)), dtype=np.int64)
+    targets = []
+    for place, row in enumerate(rows):
+        ids = batch.trajectories[row].ids_array()
+        ids_BT[place, : lengths[row]] = ids[: lengths[row]]
+        targets.append(ids[batch.positions[row]])
+    empty = np.zeros(0, dtype=np.int64)
+    return MicroBatch(
+        ids_BT=ids_BT,
+        rows_N=np.repeat(np.arange(len(rows)), [batch.positions[row].size for row in rows]),
+        columns_N=np.concatenate([batch.positions[row] - 1 for row in rows]) if rows else empty,
+        targets_N=np.concatenate(targets).astype(np.int64) if rows else empty,
+        tokens_N=batch.tokens_of(rows),
+    )

@@ -1,0 +1,119 @@
+"""What a trainer is told, where it leaves its results, and why it ended. Importable without torch.
+
+The controller writes a `TrainerJob` as JSON and starts
+
+    python -m torch.distributed.run --standalone --nproc-per-node N -m agentrl.trainer --job FILE
+
+torchrun ends with 1 whatever code its ranks ended with, so rank 0 also leaves an `ExitReport` beside the job file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+
+from agentrl.errors import AgentrlError, UserError
+from agentrl.trainer.config import AlgorithmConfig, TrainerConfig
+
+
+class ExitCode(IntEnum):
+    """Why a trainer ended."""
+
+    FINISHED = 0
+    """The controller said that no batch will come."""
+    CRASHED = 1
+    """A defect, a lost rank or a full disk. The step is repeated after a restart."""
+    SUPERSEDED = 3
+    """The controller of another epoch owns the run. Do not restart."""
+    UNREACHABLE = 4
+    """No controller answered until the deadline."""
+    BAD_BATCH = 5
+    """Training on the batch is impossible or gave a non-finite loss or gradient. Repeating gives the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerJob:
+    """One start of the trainer."""
+
+    controller_url: str
+    """Base URL of the controller's HTTP API, without a trailing slash."""
+    epoch: int
+    """Epoch of the controller that started this trainer."""
+    run_dir: str
+    """Absolute; weights go to `weights/`, checkpoints to `checkpoints/`."""
+    model_path: str
+    """Absolute folder of the start weights in Hugging Face layout: policy version 0, and the KL reference."""
+    temperature: float
+    """Sampling temperature of the episodes; log-probs are taken at it."""
+    seed: int
+    total_steps: int
+    """Steps of the run, for log lines; the controller decides when the run is finished."""
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    controller_retry_s: float = 60.0
+    """How long to retry a controller that does not answer (it may be restarting)."""
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
+
+    @staticmethod
+    def load(path: Path) -> TrainerJob:
+        """Raises UserError if the file is missing, malformed, or asks for what cannot be trained."""
+        try:
+            job = msgspec.json.decode(path.read_bytes(), type=TrainerJob)
+        except (OSError, msgspec.DecodeError) as error:
+            raise UserError(f"cannot read trainer job {path}: {error}") from error
+        if not job.temperature > 0:
+            raise UserError(
+                f"trainer job {path}: temperature {job.temperature} has no log-probs to train on",
+                hint="set agent.temperature above 0",
+            )
+        return job
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitReport:
+    """Why the trainer ended, for the controller and for people. Written by rank 0 (or by the rank that crashed)."""
+
+    code: ExitCode
+    message: str
+    """One line."""
+    episodes: list[str] = field(default_factory=list)
+    """With BAD_BATCH: the episodes at fault, where they are known."""
+
+    @staticmethod
+    def path(job_file: Path) -> Path:
+        return job_file.with_suffix(".exit.json")
+
+    def save(self, job_file: Path) -> None:
+        self.path(job_file).write_bytes(msgspec.json.encode(self))
+
+    @staticmethod
+    def load(job_file: Path) -> ExitReport | None:
+        """The report of the last trainer that ended with this job file; None if it was killed before it could write."""
+        try:
+            return msgspec.json.decode(ExitReport.path(job_file).read_bytes(), type=ExitReport)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+
+class TrainerExit(AgentrlError, RuntimeError):
+    """Ends the trainer with a code."""
+
+    def __init__(self, code: ExitCode, message: str, *, episodes: list[str] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.episodes = episodes or []
+
+
+def weights_folder(run_dir: Path, version: int) -> Path:
+    """Folder of the published weights of a policy version, complete if it exists."""
+    return run_dir / "weights" / f"v{version:06d}"
+
+
+def checkpoint_folder(run_dir: Path, step: int) -> Path:
+    """Folder of the checkpoint after a step, complete if it exists."""
+    return run_dir / "checkpoints" / f"step-{step:06d}"
