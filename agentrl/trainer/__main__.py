@@ -33,24 +33,24 @@ def main() -> int:
         format=f"%(asctime)s rank {rank} %(levelname)s %(message)s",
         stream=sys.stderr,
     )
-    report = _run(job_file)
     if rank == 0:
-        report.save(job_file)
+        ExitReport.remove(job_file)
+    report = ExitReport(code=ExitCode.FINISHED, message="finished")
+    try:
+        _train(TrainerJob.load(job_file))
+    except TrainerExit as error:
+        report = ExitReport(code=error.code, message=str(error), episodes=error.episodes)
+    except AgentrlError as error:
+        report = ExitReport(code=ExitCode.CRASHED, message=str(error))
+    except Exception as error:
+        report = ExitReport(code=ExitCode.CRASHED, message=f"{type(error).__name__}: {error}".splitlines()[0])
+        raise
+    finally:
+        if rank == 0:
+            report.save(job_file)
     if report.code is not ExitCode.FINISHED:
         log.error("%s", report.message)
     return report.code
-
-
-def _run(job_file: Path) -> ExitReport:
-    """Everything that can end a trainer, as a report. A defect ends it, too, but with its traceback."""
-    try:
-        job = TrainerJob.load(job_file)
-        _train(job)
-    except TrainerExit as error:
-        return ExitReport(code=error.code, message=str(error), episodes=error.episodes)
-    except AgentrlError as error:
-        return ExitReport(code=ExitCode.CRASHED, message=str(error))
-    return ExitReport(code=ExitCode.FINISHED, message="finished")
 
 
 def _train(job: TrainerJob) -> None:

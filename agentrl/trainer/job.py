@@ -76,7 +76,7 @@ class TrainerJob:
 
 @dataclass(frozen=True, kw_only=True)
 class ExitReport:
-    """Why the trainer ended, for the controller and for people. Written by rank 0 (or by the rank that crashed)."""
+    """Why the trainer ended, for the controller and for people. Written by rank 0."""
 
     code: ExitCode
     message: str
@@ -87,6 +87,11 @@ class ExitReport:
     @staticmethod
     def path(job_file: Path) -> Path:
         return job_file.with_suffix(".exit.json")
+
+    @staticmethod
+    def remove(job_file: Path) -> None:
+        """Forget an earlier start's report."""
+        ExitReport.path(job_file).unlink(missing_ok=True)
 
     def save(self, job_file: Path) -> None:
         self.path(job_file).write_bytes(msgspec.json.encode(self))

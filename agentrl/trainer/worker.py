@@ -64,6 +64,7 @@ class Worker:
 
     def run(self) -> None:
         """Train until the controller says that the run is finished. Raises TrainerExit otherwise."""
+        log.info("ready at version %d, %d ranks", self._position.version, self._world.size)
         while True:
             reply = _decode_reply(self._world.share(self._exchange))
             if isinstance(reply, RunFinished):
