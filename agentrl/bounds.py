@@ -49,5 +49,11 @@ TopK: TypeAlias = Annotated[int, Meta(ge=-1)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 """Text that is not empty."""
 
-RunName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-"""Letters, digits, dot, dash and underscore, at most 63: it becomes a folder's name."""
+RunName: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+        description="at most 63 letters, digits, dots, dashes and underscores, a letter or digit first",
+    ),
+]
+"""A name that is safe as a folder's name and a label."""

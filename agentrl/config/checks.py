@@ -104,10 +104,13 @@ def _flatten(prefix: str, tree: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 
 def _check_value(leaf: Leaf, value: Any, marks: Mapping[str, Mark]) -> None:
-    if value == "???":
+    # Merged onto the schema, ??? changes nothing: only the text that was written last tells.
+    if value == "???" or (leaf.key in marks and marks[leaf.key].raw == "???"):
         raise UserError(f"{leaf.key} is missing: it needs a value", hint=f"set it in your file, or add {leaf.key}=...")
     if leaf.optional and value == "None":
-        raise UserError(f"{_where(leaf.key, marks)}: {leaf.key}: None is the text 'None'", hint="write null")
+        raise UserError(
+            f"{_where(leaf.key, marks)}: {leaf.key}: None is the text 'None'", hint="write null for no value"
+        )
     items = value if leaf.many else [value]
     for item in items:
         if item == "???":

@@ -88,8 +88,8 @@ def range_text(meta: Meta | None) -> str:
     """A range in words, with a leading space: ' >= 1', ' > 0 and <= 1', ''."""
     if meta is None:
         return ""
-    if meta.pattern is not None:
-        return f" that matches {meta.pattern}"
+    if meta.description:
+        return f" of {meta.description}"
     if meta.min_length:
         return " that is not empty"
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}

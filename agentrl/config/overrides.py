@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException
 
 from agentrl.config.catalog import Catalog
 from agentrl.config.explain import unknown_option
@@ -15,7 +15,7 @@ from agentrl.config.fields import schema
 from agentrl.config.yaml_file import Mark, unknown_key
 from agentrl.errors import UserError
 
-_GRAMMAR = "write key=value, +key=value, ~key or group=option; quote a value with spaces or commas: 'key=\"a, b\"'"
+_GRAMMAR = "write key=value or group=option; quote a value that holds spaces, commas, = or brackets: 'key=\"a, b\"'"
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class Override:
     def where(self) -> str:
         return f"override '{self.text}'"
 
+    @property
+    def removes(self) -> bool:
+        return self.text.startswith("~")
+
     def marks(self) -> dict[str, Mark]:
         """The keys that it sets, with the text of each value."""
         return {key: Mark(self.where, _text(value)) for key, value in _walk(self.key, self.value)}
@@ -43,7 +47,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     for text in overrides:
         try:
             override = parser.parse_override(text)
-        except OverrideParseException as error:
+        except HydraException as error:
             raise UserError(f"override '{text}' is not understood", hint=_GRAMMAR) from error
         if override.is_hydra_override():
             raise unknown_key("hydra", f"override '{text}'", schema())
@@ -60,6 +64,8 @@ def check(overrides: Sequence[Override], catalog: Catalog) -> None:
         if catalog.is_group(override.key) and not isinstance(override.value, dict):
             _check_option(override, catalog)
             continue
+        if override.removes and known.known(override.key):
+            raise UserError(f"{override.where}: every setting needs a value", hint=f"write {override.key}=... instead")
         for key in override.marks():
             base = key if known.known(key) else _without_index(key)
             if not known.known(base):
@@ -67,8 +73,7 @@ def check(overrides: Sequence[Override], catalog: Catalog) -> None:
 
 
 def _check_option(override: Override, catalog: Catalog) -> None:
-    removed = override.text.startswith("~")
-    if override.value in (None, "") and removed:
+    if override.value is None or (override.removes and override.value == ""):
         return
     name = str(override.value)
     if catalog.find(f"{override.key}/{name}") is None:

@@ -1,0 +1,73 @@
+"""The `agentrl` command. `main` is the console script: it turns errors into one line and an exit code.
+
+Exit codes: 0 done, 1 the run or a check failed, 2 a mistake of the user, 130 interrupted.
+Commands import what they need when they run, so that `agentrl --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from agentrl import __version__
+from agentrl.cli import show
+from agentrl.errors import AgentrlError, UserError
+
+app = typer.Typer(
+    name="agentrl",
+    help="Agentic reinforcement learning of language models in sandboxes, from one YAML file.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"agentrl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Agentic reinforcement learning of language models in sandboxes, from one YAML file."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+
+
+# Each module adds its own commands. The help lists them in this order.
+show.register(app)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        code = app(standalone_mode=False, prog_name="agentrl")
+    except (AgentrlError, typer.TyperException, typer.Abort, KeyboardInterrupt) as error:
+        if os.environ.get("AGENTRL_DEBUG"):
+            raise
+        sys.exit(_complain(error))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(error: BaseException) -> int:
+    """Print the one line that explains `error`; returns the exit code."""
+    if isinstance(error, UserError):
+        code, line = 2, str(error)
+    elif isinstance(error, AgentrlError):
+        code, line = 1, str(error)
+    elif isinstance(error, typer.TyperException):
+        code, line = error.exit_code, f"{error.format_message()} (see agentrl --help)"
+    else:
+        code, line = 130, "interrupted"
+    print("error: " + " ".join(line.split()), file=sys.stderr)
+    return code
