@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from agentrl.bounds import Count, Positive, Text
+from agentrl.bounds import Count, Positive, Share, Text
 
 
 class Recipe(Enum):
@@ -35,6 +35,6 @@ class ModelConfig:
     warmup_lr: Positive = 5e-3
     """Peak learning rate of the warm-up (AdamW, decaying)."""
 
-    warmup_hasty_share: float = 0.7
+    warmup_hasty_share: Share = 0.7
     """Share of the demonstrations that guess a box at once instead of reading the note first, 0 to 1. High: greedy
     decoding guesses and RL has to discover reading. Near 1 nothing teaches how to use a note that was read."""
