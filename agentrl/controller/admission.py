@@ -5,20 +5,30 @@ More in flight than fits makes engines evict and re-prefill; fewer leaves them i
 
 from __future__ import annotations
 
-from collections.abc import Collection
 
+def room(*, num_live: int, expected_tokens: float, capacity_tokens: int, share: float, limit: int) -> int:
+    """How many further episodes may start now.
 
-def may_start(
-    num: int, live_tokens: Collection[int], *, expected_tokens: float, capacity_tokens: int, share: float, limit: int
-) -> int:
-    """How many of `num` further episodes may start now.
-
-    Each live episode is charged what it is expected to grow to: the larger of its context now and `expected_tokens`,
-    the mean final length of ended episodes. At least one episode may always be live, or nothing would ever end.
+    Each live episode is charged `expected_tokens`, the mean final length of ended episodes, against `share` of the KV
+    capacity. One episode may always be live, or nothing would ever end; none while no engine is up.
     """
-    slots = limit - len(live_tokens)
-    charged = sum(max(tokens, expected_tokens) for tokens in live_tokens)
-    by_kv = int((capacity_tokens * share - charged) / max(expected_tokens, 1.0))
-    if not live_tokens:
-        by_kv = max(by_kv, 1)
-    return max(min(num, slots, by_kv), 0)
+    if capacity_tokens == 0:
+        return 0
+    fitting = max(int(capacity_tokens * share / max(expected_tokens, 1.0)), 1)
+    return max(min(limit, fitting) - num_live, 0)
+
+
+class ExpectedTokens:
+    """Mean final length of episodes, shrunk towards a prior while few have ended."""
+
+    def __init__(self, prior_tokens: float, *, prior_weight: float = 8.0) -> None:
+        self._total = prior_tokens * prior_weight
+        self._weight = prior_weight
+
+    def add(self, num_tokens: int) -> None:
+        self._total += num_tokens
+        self._weight += 1
+
+    @property
+    def mean(self) -> float:
+        return self._total / self._weight

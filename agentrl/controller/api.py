@@ -1,4 +1,4 @@
-"""The controller's HTTP API on loopback: the trainer's two calls, and the run's status for people and programs."""
+"""The controller's HTTP API on loopback: the trainer's two calls."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ _MAX_BODY_BYTES = 16 << 20
 class ControllerApi:
     """Serves until closed."""
 
-    def __init__(self, desk: TrainerDesk, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, desk: TrainerDesk) -> None:
         self._desk = desk
-        self._status = status
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -29,7 +28,6 @@ class ControllerApi:
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_post("/trainer/next", self._next)
         app.router.add_post("/trainer/done", self._done)
-        app.router.add_get("/status", self._get_status)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
@@ -56,6 +54,3 @@ class ControllerApi:
         except Superseded as error:
             return web.Response(status=409, text=str(error))
         return web.Response(body=encode(reply), content_type="application/msgpack")
-
-    async def _get_status(self, _: web.Request) -> web.Response:
-        return web.json_response(self._status())

@@ -45,6 +45,10 @@ class ScheduleConfig:
     drop_zero_variance: bool = True
     """Drop complete groups whose rewards are all equal (no gradient) and refill the stream."""
 
+    max_refill: Factor = 3.0
+    """A batch closes with fewer groups once this many times groups_per_step were used up for it, most of them without
+    variance: near the top of the reward, refilling would otherwise take ever longer."""
+
     max_infra_retries: CountOrZero = 3
     """Re-runs of one member that was lost to infrastructure."""
 

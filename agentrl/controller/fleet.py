@@ -99,6 +99,7 @@ class Fleet:
         deadline = self._active_time.read(monotonic()) + self._turn_timeout_s
         problem = "no engine is up"
         while True:
+            name = None
             await self._gate.wait()
             remaining_s = deadline - self._active_time.read(monotonic())
             if remaining_s <= 0:

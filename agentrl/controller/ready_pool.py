@@ -55,6 +55,10 @@ class ReadyPool:
         self._ready[group.seq] = group
         return None
 
+    def restore(self, group: ClosedGroup) -> None:
+        """After a restart: a group that was ready before."""
+        self._ready[group.seq] = group
+
     def restore_consumed(self, group: ClosedGroup) -> None:
         """After a restart: a dropped group that no step was charged with yet."""
         self._consumed.append(group)

@@ -19,12 +19,14 @@ HOLD_S = 20.0
 class TrainerDesk:
     """One side is called by the trainer (`next`, `done`), the other by the controller (`train`, `finish`)."""
 
-    def __init__(self, *, epoch: int, load_batch: Callable[[int], TrainBatch]) -> None:
-        """`load_batch` gives the recorded batch of any assigned step: a trainer whose checkpoint is old asks again."""
+    def __init__(self, *, epoch: int, applied: int, load_batch: Callable[[int], TrainBatch]) -> None:
+        """`applied` steps were made before; `load_batch` gives their batches to a trainer with an older checkpoint."""
         self._epoch = epoch
+        self._applied = applied
         self._load_batch = load_batch
         self._offered: TrainBatch | None = None
         self._done: asyncio.Future[StepDone] | None = None
+        self._last_report: StepDone | None = None
         self._finished: str | None = None
         self._changed = asyncio.Event()
         self.asked_at: float | None = None
@@ -37,8 +39,13 @@ class TrainerDesk:
         assert self._done is None or self._done.done(), "one step at a time"
         self._offered = batch
         self._done = asyncio.get_running_loop().create_future()
+        if self._last_report is not None and self._last_report.batch_id == batch.batch_id:
+            # On disk since before a restart, and reported before it was offered again.
+            self._done.set_result(self._last_report)
         self._notify()
-        return await self._done
+        report = await self._done
+        self._applied = batch.step
+        return report
 
     def finish(self, reason: str) -> None:
         """No further batch will come."""
@@ -56,8 +63,10 @@ class TrainerDesk:
         while True:
             if self._finished is not None:
                 return RunFinished(reason=self._finished)
-            if self._offered is not None and step <= self._offered.step:
-                return self._offered if step == self._offered.step else self._load_batch(step)
+            if self._offered is not None and step == self._offered.step:
+                return self._offered
+            if step <= self._applied:
+                return self._load_batch(step)
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
@@ -65,17 +74,18 @@ class TrainerDesk:
                 return NoBatchYet()
 
     async def done(self, message: StepDone) -> Ack:
-        """A step is on the trainer's disk. Raises Superseded for another epoch, or a batch that was never offered."""
+        """A step is on the trainer's disk. Raises Superseded for another epoch, or a batch that is not the step's."""
         self._check(message.epoch)
-        if self._offered is None or message.version < self._offered.step:
+        offered = self._offered
+        if offered is not None and message.version < offered.step:
             return Ack(applied=False)
-        if message.version > self._offered.step or message.batch_id != self._offered.batch_id:
+        if offered is not None and message.batch_id != offered.batch_id:
             raise Superseded(f"version {message.version} was made from a batch that this run does not know")
-        assert self._done is not None
-        if self._done.done():
-            return Ack(applied=False)
-        self._done.set_result(message)
-        return Ack(applied=True)
+        applied = self._last_report is None or self._last_report.batch_id != message.batch_id
+        self._last_report = message
+        if self._done is not None and not self._done.done():
+            self._done.set_result(message)
+        return Ack(applied=applied)
 
     def _check(self, epoch: int) -> None:
         if epoch != self._epoch:

@@ -16,9 +16,9 @@ from typing import Any
 from agentrl.clock import wall
 from agentrl.errors import Superseded
 from agentrl.ledger.database import connect, read_meta, schema_version, write_meta
-from agentrl.ledger.rows import EpisodeRow, EvaluationRow, GroupRow, ProcessRow, StepRow
+from agentrl.ledger.rows import EvaluationRow, ProcessRow, StepRow
 from agentrl.ledger.schema import SCHEMA_VERSION, TABLES
-from agentrl.wire import Trajectory, decode, encode
+from agentrl.wire import Trajectory, encode
 
 
 class Ledger:
@@ -70,11 +70,11 @@ class Ledger:
 
     # --- groups and episodes
 
-    def open_group(self, group: GroupRow) -> None:
+    def open_group(self, group: str, *, seq: int, task: str) -> None:
         with self._write() as db:
             db.execute(
                 "INSERT INTO groups (id, seq, task, state, opened_at) VALUES (?, ?, ?, 'open', ?)",
-                (group.id, group.seq, group.task, group.opened_at),
+                (group, seq, task, wall()),
             )
 
     def close_group(self, group: str, state: str, *, reason: str | None = None, step: int | None = None) -> None:
@@ -94,27 +94,38 @@ class Ledger:
                 (episode, group, member, attempt, self.epoch, wall()),
             )
 
-    def end_episode(self, row: EpisodeRow, trajectory: Trajectory | None, evidence: dict[str, Any]) -> None:
+    def end_episode(
+        self,
+        episode: str,
+        *,
+        verdict: str,
+        cause: str,
+        num_turns: int,
+        num_tokens: int,
+        active_s: float,
+        evidence: dict[str, Any],
+        trajectory: Trajectory | None,
+    ) -> None:
         """Write an episode's verdict, once. A usable one brings its trajectory."""
         with self._write() as db:
             changed = db.execute(
                 "UPDATE episodes SET ended_at = ?, verdict = ?, cause = ?, reward = ?, num_turns = ?, num_tokens = ?, "
-                "active_s = ?, oldest_version = ?, evidence = ?, trajectory = ? WHERE id = ? AND verdict IS NULL",
+                "active_s = ?, oldest_version = ?, evidence = ?, trajectory = ? WHERE id = ? AND ended_at IS NULL",
                 (
                     wall(),
-                    row.verdict,
-                    row.cause,
-                    row.reward,
-                    row.num_turns,
-                    row.num_tokens,
-                    row.active_s,
+                    verdict,
+                    cause,
+                    trajectory.reward if trajectory else None,
+                    num_turns,
+                    num_tokens,
+                    active_s,
                     trajectory.oldest_version if trajectory else None,
                     json.dumps(evidence),
                     encode(trajectory) if trajectory else None,
-                    row.id,
+                    episode,
                 ),
             ).rowcount
-        assert changed == 1, f"episode {row.id} has ended already, or never started"
+        assert changed == 1, f"episode {episode} has ended already, or never started"
 
     def record_turn(
         self,
@@ -180,22 +191,14 @@ class Ledger:
         with self._write() as db:
             db.execute("UPDATE steps SET published_at = ? WHERE step = ?", (wall(), step))
 
-    def load_batch(self, step: int) -> list[Trajectory]:
-        """Usable trajectories of the groups batched in a step, in launch order."""
-        rows = self._db.execute(
-            "SELECT e.trajectory FROM episodes e JOIN groups g ON e.group_id = g.id "
-            "WHERE g.step = ? AND g.state = 'batched' AND e.trajectory IS NOT NULL ORDER BY g.seq, e.member, e.attempt",
-            (step,),
-        )
-        return [decode(blob, Trajectory) for (blob,) in rows]
-
     # --- evaluations and processes
 
-    def record_evaluation(self, row: EvaluationRow) -> None:
+    def record_evaluations(self, rows: Sequence[EvaluationRow]) -> None:
+        """All results of one evaluation, or none."""
         with self._write() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?)",
-                (row.label, row.version, row.episode, row.task, row.verdict, row.reward),
+            db.executemany(
+                "INSERT INTO evaluations VALUES (?, ?, ?, ?, ?, ?)",
+                [(r.label, r.version, r.episode, r.task, r.verdict, r.reward) for r in rows],
             )
 
     def record_process(self, row: ProcessRow) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from agentrl.errors import UserError
 from agentrl.ledger.database import connect, read_meta, schema_version
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import EpisodeRow, EvaluationRow, GroupRow, ProcessRow, StepRow
 from agentrl.ledger.schema import SCHEMA_VERSION
+from agentrl.wire import Trajectory, decode
 
 
 class LedgerReader:
@@ -68,11 +71,21 @@ class LedgerReader:
         return [EpisodeRow(*row) for row in rows]
 
     def steps(self) -> list[StepRow]:
+        """All steps, in order."""
+        return [_step(row) for row in self._db.execute(f"{_SELECT_STEPS} ORDER BY step")]
+
+    def step(self, step: int) -> StepRow:
+        """One step that was assigned."""
+        return _step(self._db.execute(f"{_SELECT_STEPS} WHERE step = ?", (step,)).fetchone())
+
+    def load_batch(self, step: int) -> list[Trajectory]:
+        """Usable trajectories of the groups batched in a step, in launch order."""
         rows = self._db.execute(
-            "SELECT step, batch_id, assigned_at, time_to_batch_s, reward_sampled, applied_at, published_at, "
-            "weights_path, metrics FROM steps ORDER BY step"
+            "SELECT e.trajectory FROM episodes e JOIN groups g ON e.group_id = g.id "
+            "WHERE g.step = ? AND g.state = 'batched' AND e.trajectory IS NOT NULL ORDER BY g.seq, e.member, e.attempt",
+            (step,),
         )
-        return [StepRow(*row[:8], metrics=json.loads(row[8] or "{}")) for row in rows]
+        return [decode(blob, Trajectory) for (blob,) in rows]
 
     def evaluations(self) -> list[EvaluationRow]:
         rows = self._db.execute("SELECT label, version, episode, task, verdict, reward FROM evaluations")
@@ -83,7 +96,23 @@ class LedgerReader:
         rows = self._db.execute("SELECT verdict, count(*) FROM episodes WHERE verdict IS NOT NULL GROUP BY verdict")
         return dict(rows.fetchall())
 
+    def drop_counts(self) -> dict[str, int]:
+        """Dropped groups by the word before the colon of their reason."""
+        reasons = self._db.execute("SELECT reason FROM groups WHERE state = 'dropped'")
+        return Counter(reason.partition(":")[0] for (reason,) in reasons)
+
     def processes(self) -> list[ProcessRow]:
         """Processes not known to have ended."""
         rows = self._db.execute("SELECT pid, start_ticks, role, started_at FROM processes WHERE ended_at IS NULL")
         return [ProcessRow(*row) for row in rows]
+
+
+_SELECT_STEPS = (
+    "SELECT step, batch_id, assigned_at, time_to_batch_s, reward_sampled, applied_at, published_at, weights_path, "
+    "metrics FROM steps"
+)
+
+
+def _step(row: tuple[Any, ...]) -> StepRow:
+    *values, metrics = row
+    return StepRow(*values, metrics=json.loads(metrics or "{}"))

@@ -1,0 +1,229 @@
+"""Keeps episodes acting and complete groups flowing into the ready pool.
+
+Effects only: what to launch, what is complete and what enters a batch is decided by `groups`, `ready_pool`,
+`admission` and `breaker`; this module carries it out and writes it down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Any
+
+from agentrl.controller.admission import ExpectedTokens, room
+from agentrl.controller.breaker import Breaker
+from agentrl.controller.config import ScheduleConfig
+from agentrl.controller.fleet import Fleet
+from agentrl.controller.groups import ClosedGroup, GroupBook, Launch, MemberOutcome
+from agentrl.controller.ready_pool import ReadyPool, Selection
+from agentrl.controller.task_order import task_index
+from agentrl.errors import ProcessFailed
+from agentrl.ledger.ledger import Ledger
+from agentrl.observe.events import EpisodeEnded, GroupClosed, Observer
+from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec
+from agentrl.tasks.task import Task
+
+
+class Collector:
+    """Use `run` as a task; `wait_complete` and `take` from the controller."""
+
+    def __init__(
+        self,
+        schedule: ScheduleConfig,
+        *,
+        tasks: tuple[Task, ...],
+        seed: int,
+        max_live: int,
+        expected_tokens: ExpectedTokens,
+        book: GroupBook,
+        pool: ReadyPool,
+        next_seq: int,
+        fleet: Fleet,
+        runner: EpisodeRunner,
+        ledger: Ledger,
+        observer: Observer,
+    ) -> None:
+        self._schedule = schedule
+        self._tasks = {task.name: task for task in tasks}
+        self._names = tuple(task.name for task in tasks)
+        self._seed = seed
+        self._max_live = max_live
+        self._expected_tokens = expected_tokens
+        self._book = book
+        self._pool = pool
+        self._next_seq = next_seq
+        self._fleet = fleet
+        self._runner = runner
+        self._ledger = ledger
+        self._observer = observer
+        self._breaker = Breaker(
+            infra_share_limit=schedule.infra_share_limit, uncertain_share_limit=schedule.uncertain_share_limit
+        )
+        self._step = 0
+        self._launching = False
+        self._wake = asyncio.Event()
+        self._complete = asyncio.Event()
+        self._live: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
+
+    @property
+    def num_ready(self) -> int:
+        return len(self._pool)
+
+    # --- for the controller
+
+    async def run(self) -> None:
+        """Launch whenever there is room, until cancelled. Raises ProcessFailed when the circuit breaker trips."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                self._launch(group)
+
+    def collect_for(self, step: int) -> None:
+        """Launch from now on, for the batch of `step`."""
+        self._step = step
+        self._launching = True
+        self._refresh()
+
+    def pause_launching(self) -> None:
+        """Start nothing new; what acts goes on."""
+        self._launching = False
+
+    async def wait_complete(self) -> None:
+        """Until a batch can be taken."""
+        self._refresh()
+        await self._complete.wait()
+
+    def take(self) -> Selection:
+        """The batch of the current step; only when complete."""
+        selection = self._pool.take()
+        self._refresh()
+        return selection
+
+    # --- launching
+
+    def _refresh(self) -> None:
+        """Look again at what is stale, complete, and launchable."""
+        for stale in self._pool.drop_stale(self._step):
+            self._drop(stale, f"stale: oldest version {stale.oldest_version} for step {self._step}")
+        if self._pool.complete:
+            self._complete.set()
+        else:
+            self._complete.clear()
+        self._wake.set()
+
+    def _launch(self, group: asyncio.TaskGroup) -> None:
+        if not self._launching:
+            return
+        slots = room(
+            num_live=len(self._live),
+            expected_tokens=self._expected_tokens.mean,
+            capacity_tokens=self._fleet.kv_capacity_tokens,
+            share=self._schedule.kv_share,
+            limit=self._max_live,
+        )
+        while slots > 0:
+            launches = self._book.launch(slots)
+            for launch in launches:
+                self._start(launch, group)
+            slots -= len(launches)
+            if slots > 0 and not self._open_group():
+                return
+
+    def _open_group(self) -> bool:
+        """Open the next group in the seeded order if the window has room."""
+        if len(self._book) + len(self._pool) >= self._schedule.window_groups:
+            return False
+        seq, self._next_seq = self._next_seq, self._next_seq + 1
+        task = self._names[task_index(seq, num_tasks=len(self._names), seed=self._seed)]
+        group = f"g{seq:06d}"
+        self._ledger.open_group(group, seq=seq, task=task)
+        self._book.open(group, seq=seq, task=task)
+        return True
+
+    def _start(self, launch: Launch, group: asyncio.TaskGroup) -> None:
+        episode = f"{launch.group}.m{launch.member:03d}.a{launch.attempt:02d}"
+        self._ledger.start_episode(episode, group=launch.group, member=launch.member, attempt=launch.attempt)
+        spec = EpisodeSpec(episode=episode, group=launch.group, task=self._tasks[launch.task], seed=self._seed)
+        self._live[episode] = group.create_task(self._run_episode(spec, launch), name=episode)
+
+    # --- ending
+
+    async def _run_episode(self, spec: EpisodeSpec, launch: Launch) -> None:
+        try:
+            result = await self._runner.run(spec)
+        finally:
+            del self._live[spec.episode]
+        self._record(result)
+        self._breaker.add(result.verdict, result.cause)
+        if problem := self._breaker.tripped():
+            raise ProcessFailed(problem, hint=f"`agentrl status` and the ledger's evidence of {spec.episode} say more")
+        closed = self._book.end(launch.group, launch.member, _outcome(result))
+        if closed is not None:
+            self._close(closed)
+        self._refresh()
+
+    def _record(self, result: EpisodeResult) -> None:
+        reward = result.trajectory.reward if result.trajectory else None
+        self._expected_tokens.add(result.num_tokens)
+        self._ledger.end_episode(
+            result.spec.episode,
+            verdict=result.verdict.value,
+            cause=result.cause.value,
+            num_turns=result.num_turns,
+            num_tokens=result.num_tokens,
+            active_s=result.active_s,
+            evidence=evidence_json(result),
+            trajectory=result.trajectory,
+        )
+        self._observer.emit(
+            EpisodeEnded(
+                episode=result.spec.episode,
+                task=result.spec.task.name,
+                verdict=result.verdict.value,
+                cause=result.cause.value,
+                reward=reward,
+                num_turns=result.num_turns,
+                num_tokens=result.num_tokens,
+                live=len(self._live),
+            )
+        )
+
+    def _close(self, closed: ClosedGroup) -> None:
+        reason = closed.reason or self._pool.add(closed)
+        if reason is not None:
+            self._drop(closed, reason)
+            return
+        self._ledger.close_group(closed.group, "ready")
+        self._emit_closed(closed, None)
+
+    def _drop(self, closed: ClosedGroup, reason: str) -> None:
+        self._ledger.close_group(closed.group, "dropped", reason=reason)
+        self._emit_closed(closed, reason)
+
+    def _emit_closed(self, closed: ClosedGroup, reason: str | None) -> None:
+        self._observer.emit(
+            GroupClosed(
+                group=closed.group, task=closed.task, ready=reason is None, reason=reason, num_ready=len(self._pool)
+            )
+        )
+
+
+def _outcome(result: EpisodeResult) -> MemberOutcome:
+    trajectory = result.trajectory
+    return MemberOutcome(
+        verdict=result.verdict,
+        reward=trajectory.reward if trajectory else None,
+        oldest_version=trajectory.oldest_version if trajectory else None,
+        num_turns=result.num_turns,
+        num_tokens=result.num_tokens,
+    )
+
+
+def evidence_json(result: EpisodeResult) -> dict[str, Any]:
+    """Evidence without what is empty."""
+    return {key: value for key, value in asdict(result.evidence).items() if value is not None}

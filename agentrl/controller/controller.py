@@ -1,0 +1,181 @@
+"""The step loop: collect a batch, train on it, publish the weights. The brain's one thread of events.
+
+One path for both balances: `in_turn` suspends generation when the batch is complete, `overlap` when the new weights
+are there; both resume it after publication. Unfinished episodes cross the step either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import uuid
+from pathlib import Path
+
+from agentrl.clock import monotonic, wall
+from agentrl.config.schema import JobConfig
+from agentrl.controller.collector import Collector
+from agentrl.controller.config import Balance
+from agentrl.controller.evaluate import evaluate
+from agentrl.controller.fleet import Fleet, Weights
+from agentrl.controller.recovery import Recovered, load_batch
+from agentrl.controller.supervise import TrainerSupervisor
+from agentrl.controller.trainer_desk import TrainerDesk
+from agentrl.ledger.ledger import Ledger
+from agentrl.ledger.rows import StepRow
+from agentrl.observe.events import BatchReady, Evaluated, Observer, Phase, Published, StepApplied, Warned
+from agentrl.rollout.episode import EpisodeRunner
+from agentrl.tasks.task import Task
+from agentrl.wire import StepDone, TrainBatch
+
+
+class Controller:
+    """Runs a job from its recovered state to its last step."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        *,
+        recovered: Recovered,
+        heldout: tuple[Task, ...],
+        collector: Collector,
+        fleet: Fleet,
+        desk: TrainerDesk,
+        trainer: TrainerSupervisor,
+        runner: EpisodeRunner,
+        ledger: Ledger,
+        observer: Observer,
+    ) -> None:
+        self._config = config
+        self._schedule = config.schedule
+        self._recovered = recovered
+        self._heldout = heldout
+        self._collector = collector
+        self._fleet = fleet
+        self._desk = desk
+        self._trainer = trainer
+        self._runner = runner
+        self._ledger = ledger
+        self._observer = observer
+
+    async def run(self) -> None:
+        """Until the last step is published and evaluated."""
+        await self._fleet.wait_up()
+        async with asyncio.TaskGroup() as group:
+            collecting = group.create_task(self._collector.run(), name="collector")
+            await self._evaluate("before")
+            if self._recovered.pending is not None:
+                await self._train_and_publish(self._recovered.pending)
+            for step in range(self._fleet.weights.version + 1, self._schedule.steps + 1):
+                await self._train_and_publish(await self._collect(step))
+            collecting.cancel()
+        await self._evaluate("after")
+        self._desk.finish("all steps are done")
+
+    # --- one step
+
+    async def _collect(self, step: int) -> StepRow:
+        """Wait for a complete batch of `step` and fix it in the ledger."""
+        began = monotonic()
+        self._phase("collecting", f"step {step}")
+        self._collector.collect_for(step)
+        await self._collector.wait_complete()
+        selection = self._collector.take()
+        if self._schedule.balance is Balance.in_turn:
+            self._collector.pause_launching()
+        row = StepRow(
+            step=step,
+            batch_id=f"b{step:06d}-{uuid.uuid4().hex[:8]}",
+            assigned_at=wall(),
+            time_to_batch_s=monotonic() - began,
+            reward_sampled=selection.reward_sampled,
+        )
+        self._ledger.assign_batch(row, [g.group for g in selection.groups], [g.group for g in selection.consumed])
+        self._observer.emit(
+            BatchReady(
+                step=step,
+                time_to_batch_s=row.time_to_batch_s,
+                reward_sampled=row.reward_sampled,
+                num_groups=len(selection.groups),
+                num_trajectories=sum(len(g.outcomes) for g in selection.groups),
+            )
+        )
+        return row
+
+    async def _train_and_publish(self, row: StepRow) -> None:
+        if self._schedule.balance is Balance.in_turn:
+            await self._fleet.suspend()
+        self._phase("training", f"step {row.step}")
+        began = monotonic()
+        report = await self._train(load_batch(self._recovered.reader, row))
+        self._ledger.apply_step(row.step, weights_path=report.weights_path, metrics=report.metrics)
+        self._observer.emit(
+            StepApplied(
+                step=row.step,
+                reward_sampled=row.reward_sampled,
+                time_to_batch_s=row.time_to_batch_s,
+                step_s=monotonic() - began,
+                metrics=report.metrics,
+            )
+        )
+        await self._publish(Weights(report.weights_path, row.step))
+
+    async def _train(self, batch: TrainBatch) -> StepDone:
+        """The trainer's report on a batch; a trainer that misses the step's deadline is restarted."""
+        training = asyncio.create_task(self._desk.train(batch))
+        try:
+            while True:
+                done, _ = await asyncio.wait({training}, timeout=self._config.trainer.step_timeout_s)
+                if done:
+                    return training.result()
+                self._observer.emit(Warned(message=f"step {batch.step} not done in time; restarting the trainer"))
+                await self._trainer.restart()
+        finally:
+            training.cancel()
+
+    async def _publish(self, weights: Weights) -> None:
+        self._phase("publishing", f"version {weights.version}")
+        began = monotonic()
+        await self._fleet.suspend()
+        engines = await self._fleet.publish(weights, timeout_s=self._config.publish.timeout_s)
+        await self._fleet.resume()
+        self._ledger.publish_step(weights.version)
+        self._observer.emit(Published(version=weights.version, latency_s=monotonic() - began, engines=engines))
+        prune_weights(Path(weights.path).parent, keep=self._config.publish.keep_versions)
+
+    async def _evaluate(self, label: str) -> None:
+        """Once per label and run; nothing else acts meanwhile."""
+        tasks = self._heldout[: self._schedule.eval_tasks]
+        if not tasks or label in self._recovered.evaluated:
+            return
+        self._collector.pause_launching()
+        self._phase("evaluating", label)
+        await self._fleet.resume()
+        version = self._fleet.weights.version
+        success = await evaluate(
+            label,
+            version,
+            tasks,
+            runner=self._runner,
+            ledger=self._ledger,
+            seed=self._config.seed,
+            max_live=max_live_episodes(self._config),
+        )
+        if success is None:
+            self._observer.emit(Warned(message=f"evaluation {label}: no episode with a usable verdict"))
+            return
+        self._observer.emit(Evaluated(label=label, version=version, num_tasks=len(tasks), success=success))
+
+    def _phase(self, phase: str, detail: str) -> None:
+        self._observer.emit(Phase(phase=phase, detail=detail))
+
+
+def max_live_episodes(config: JobConfig) -> int:
+    """Episodes that may act at once: as scheduled, and each in a sandbox of its own."""
+    return min(config.schedule.max_live_episodes, config.sandbox.max_sandboxes)
+
+
+def prune_weights(folder: Path, *, keep: int) -> None:
+    """Remove all but the newest `keep` published versions."""
+    versions = sorted(path for path in folder.glob("v*") if path.is_dir())
+    for path in versions[: len(versions) - keep]:
+        shutil.rmtree(path)

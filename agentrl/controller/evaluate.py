@@ -1,0 +1,42 @@
+"""Greedy episodes on tasks that are never trained on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from agentrl.ledger.ledger import Ledger
+from agentrl.ledger.rows import EvaluationRow
+from agentrl.rollout.episode import EpisodeRunner, EpisodeSpec
+from agentrl.tasks.task import Task
+
+
+async def evaluate(
+    label: str, version: int, tasks: Sequence[Task], *, runner: EpisodeRunner, ledger: Ledger, seed: int, max_live: int
+) -> float | None:
+    """Act on each task once, greedily; all results are recorded together. Returns the mean reward.
+
+    Episodes that infrastructure spoilt are left out of the mean, and recorded as such. None if nothing was usable.
+    """
+    slots = asyncio.Semaphore(max_live)
+
+    async def one(index: int, task: Task) -> EvaluationRow:
+        # As long as the ids of training episodes (engines match request ids by prefix), and another for every epoch.
+        episode = f"e{version:06d}.{label[0]}{index:03d}.a{ledger.epoch:02d}"
+        async with slots:
+            result = await runner.run(EpisodeSpec(episode=episode, group=label, task=task, seed=seed, greedy=True))
+        return EvaluationRow(
+            label=label,
+            version=version,
+            episode=episode,
+            task=task.name,
+            verdict=result.verdict.value,
+            reward=result.trajectory.reward if result.trajectory else None,
+        )
+
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(one(index, task)) for index, task in enumerate(tasks)]
+    rows = [task.result() for task in running]
+    ledger.record_evaluations(rows)
+    rewards = [row.reward for row in rows if row.reward is not None]
+    return sum(rewards) / len(rewards) if rewards else None

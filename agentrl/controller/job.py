@@ -1,0 +1,282 @@
+"""Puts a run together with its real edges, keeps it going, and takes it apart whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from agentrl.clock import monotonic, wall
+from agentrl.cluster.cluster import Cluster, ProcessSpec
+from agentrl.cluster.local import LocalCluster, end_process
+from agentrl.config.schema import JobConfig
+from agentrl.controller.admission import ExpectedTokens
+from agentrl.controller.api import ControllerApi
+from agentrl.controller.collector import Collector
+from agentrl.controller.controller import Controller, max_live_episodes
+from agentrl.controller.fleet import Fleet, Weights
+from agentrl.controller.groups import GroupBook
+from agentrl.controller.ready_pool import ReadyPool
+from agentrl.controller.recovery import load_batch, recover
+from agentrl.controller.run_directory import RunDirectory
+from agentrl.controller.supervise import EngineSupervisor, TrainerSupervisor, log_tail
+from agentrl.controller.trainer_desk import TrainerDesk
+from agentrl.controller.watchdog import Watchdog
+from agentrl.errors import AgentrlError, ProcessFailed
+from agentrl.ledger.ledger import Ledger
+from agentrl.ledger.reader import LedgerReader
+from agentrl.ledger.rows import ProcessRow
+from agentrl.model.config import Recipe
+from agentrl.model.prepare import PrepareJob, check_folder
+from agentrl.observe.events import Observer, Observers, Phase, RunStarted
+from agentrl.observe.files import MetricsFile
+from agentrl.rollout.active_time import ActiveTime
+from agentrl.rollout.chat import Chat
+from agentrl.rollout.episode import EpisodeRunner, TurnRecord
+from agentrl.sandbox.bubblewrap.provider import BubblewrapProvider, reap
+from agentrl.tasks.dataset import load_dataset
+from agentrl.trainer.job import TrainerJob
+from agentrl.wire import encode
+
+
+class Outcome(StrEnum):
+    """How a controller's life ended."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Outcome and one line about it."""
+
+    outcome: Outcome
+    detail: str
+
+
+async def run_job(run: RunDirectory, config: JobConfig, observer: Observer, stop: asyncio.Event) -> Ended:
+    """Run a job until its last step, a failure, or `stop`. Whatever the end, no process of the run is left.
+
+    The caller holds the run (`RunDirectory.hold`).
+    """
+    ledger = Ledger.take(run.ledger)
+    metrics = MetricsFile(run.metrics)
+    began = monotonic()
+    spent_s = float(LedgerReader.of(ledger).meta("wall_s") or 0.0)
+    ledger.set_meta("status", "running")
+    observer = Observers(observer, metrics)
+    outcome, detail = Outcome.FAILED, "internal error"
+    try:
+        running = asyncio.create_task(_run(run, config, ledger, observer), name="run")
+        outcome, detail = await _until_ended(running, stop, observer)
+        return Ended(outcome, detail)
+    finally:
+        ledger.set_meta("wall_s", str(spent_s + monotonic() - began))
+        ledger.set_meta("status", outcome.value)
+        ledger.set_meta("detail", detail)
+        metrics.close()
+        ledger.close()
+
+
+async def _until_ended(running: asyncio.Task[None], stop: asyncio.Event, observer: Observer) -> tuple[Outcome, str]:
+    """Wait for the run, or cancel it when `stop` is set. Errors that are not ours are bugs and go on as they are."""
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        observer.emit(Phase(phase="stopping", detail="as asked; once more to end at once"))
+        running.cancel()
+        await asyncio.wait({running})
+    stopping.cancel()
+    if running.cancelled():
+        return Outcome.STOPPED, ""
+    error = running.exception()
+    if error is None:
+        return Outcome.FINISHED, ""
+    problems = list(leaves(error))
+    if not all(isinstance(problem, AgentrlError) for problem in problems):
+        raise error
+    return Outcome.FAILED, "; ".join(str(problem) for problem in problems)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors inside nested exception groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: Observer) -> None:
+    """Prepare, start everything, run the controller, take everything down in the reverse order."""
+    records = LedgerRecords(ledger)
+    watchdog = Watchdog(stall_timeout_s=config.schedule.stall_timeout_s)
+    observer = Observers(watchdog, observer)
+    async with AsyncExitStack() as stack:
+        clean_up(run, LedgerReader.of(ledger))
+        cluster = LocalCluster(records)
+        stack.push_async_callback(cluster.close, config.cluster.stop_grace_s)
+        observer.emit(Phase(phase="preparing", detail="tasks and model"))
+        dataset = load_dataset(config.tasks, workspace=run.tasks)
+        model = await prepare_weights(run, config, cluster)
+
+        groups, pool = _group_book(config), _ready_pool(config)
+        recovered = recover(ledger, groups, pool)
+        observer.emit(
+            RunStarted(
+                name=run.name,
+                directory=str(run.path),
+                seed=config.seed,
+                steps=config.schedule.steps,
+                groups_per_step=config.schedule.groups_per_step,
+                resumed_at=recovered.applied,
+            )
+        )
+        observer.emit(Phase(phase="starting", detail="engines and trainer"))
+        engines = {
+            engine.role: engine
+            for engine in (
+                EngineSupervisor(index, config, run=run, cluster=cluster, observer=observer)
+                for index in range(config.inference.num_engines)
+            )
+        }
+        active_time = ActiveTime()
+        fleet = Fleet(
+            Weights(recovered.weights_path or str(model), recovered.applied),
+            active_time,
+            turn_timeout_s=config.agent.turn_timeout_s,
+            on_failure=lambda role: engines[role].report_failure(),
+        )
+        desk = TrainerDesk(
+            epoch=ledger.epoch,
+            applied=recovered.applied,
+            load_batch=lambda step: load_batch(recovered.reader, recovered.reader.step(step)),
+        )
+        api = ControllerApi(desk)
+        await api.start()
+        stack.push_async_callback(api.close)
+        job = _trainer_job(run, config, ledger.epoch, model, api.url)
+        trainer = TrainerSupervisor(job, run=run, cluster=cluster, desk=desk, observer=observer)
+        provider = BubblewrapProvider(config.sandbox, state_dir=run.work / "sandboxes")
+        stack.push_async_callback(provider.close)
+        runner = EpisodeRunner(
+            agent=config.agent,
+            chat=Chat.load(model),
+            sampler=fleet,
+            provider=provider,
+            recorder=records,
+            active_time=active_time,
+        )
+        collector = Collector(
+            config.schedule,
+            tasks=dataset.train,
+            seed=config.seed,
+            max_live=max_live_episodes(config),
+            expected_tokens=ExpectedTokens(config.agent.max_episode_tokens),
+            book=groups,
+            pool=pool,
+            next_seq=recovered.next_seq,
+            fleet=fleet,
+            runner=runner,
+            ledger=ledger,
+            observer=observer,
+        )
+        controller = Controller(
+            config,
+            recovered=recovered,
+            heldout=dataset.heldout,
+            collector=collector,
+            fleet=fleet,
+            desk=desk,
+            trainer=trainer,
+            runner=runner,
+            ledger=ledger,
+            observer=observer,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(watchdog.watch(), name="watchdog"),
+                *(tasks.create_task(engine.keep(fleet), name=engine.role) for engine in engines.values()),
+            ]
+            trained = tasks.create_task(trainer.keep(), name="trainer")
+            await controller.run()
+            await trained
+            for task in background:
+                task.cancel()
+
+
+def clean_up(run: RunDirectory, reader: LedgerReader) -> list[str]:
+    """End what an earlier controller of this run left over. Returns the roles of processes that were still there."""
+    left = [row.role for row in reader.processes() if end_process(row.pid, row.start_ticks)]
+    reap(run.work / "sandboxes")
+    return left
+
+
+async def prepare_weights(run: RunDirectory, config: JobConfig, cluster: Cluster) -> Path:
+    """Folder of policy version 0: the user's own, or made by the recipe in a process of its own."""
+    if config.model.recipe is Recipe.none:
+        return check_folder(config.model)
+    job = PrepareJob(config=config.model, seed=config.seed, out=str(run.model), threads=config.trainer.threads)
+    job_file = run.work / "model.json"
+    job_file.parent.mkdir(parents=True, exist_ok=True)
+    job_file.write_bytes(msgspec.json.encode(job))
+    log = run.logs / "model.log"
+    argv = [sys.executable, "-m", "agentrl.model", "--job", str(job_file)]
+    process = await cluster.start(ProcessSpec(role="model", argv=argv, log=log))
+    if (code := await process.wait()) != 0:
+        raise ProcessFailed(f"making the model ended with {code}: {log_tail(log)}", hint=f"its output is in {log}")
+    return run.model
+
+
+def _group_book(config: JobConfig) -> GroupBook:
+    return GroupBook(
+        group_size=config.algorithm.group_size,
+        max_infra_retries=config.schedule.max_infra_retries,
+        min_usable=config.schedule.min_usable,
+    )
+
+
+def _ready_pool(config: JobConfig) -> ReadyPool:
+    return ReadyPool(
+        groups_per_step=config.schedule.groups_per_step,
+        max_policy_lag=config.schedule.max_policy_lag,
+        drop_zero_variance=config.schedule.drop_zero_variance,
+        max_refill=config.schedule.max_refill,
+    )
+
+
+def _trainer_job(run: RunDirectory, config: JobConfig, epoch: int, model: Path, controller_url: str) -> TrainerJob:
+    return TrainerJob(
+        controller_url=controller_url,
+        epoch=epoch,
+        run_dir=str(run.path),
+        model_path=str(model),
+        temperature=config.agent.temperature,
+        seed=config.seed,
+        total_steps=config.schedule.steps,
+        trainer=config.trainer,
+        algorithm=config.algorithm,
+    )
+
+
+class LedgerRecords:
+    """Turns and processes into the ledger: `Recorder` of the rollout and `ProcessBook` of the cluster."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def record_turn(self, record: TurnRecord) -> None:
+        self._ledger.record_turn(**{**vars(record), "segment": encode(record.segment)})
+
+    def started(self, *, pid: int, start_ticks: int, role: str) -> None:
+        self._ledger.record_process(ProcessRow(pid, start_ticks, role, wall()))
+
+    def ended(self, *, pid: int, start_ticks: int) -> None:
+        self._ledger.end_process(pid, start_ticks)

@@ -1,0 +1,80 @@
+"""What a run came to, computed from its ledger: `summary.json`, `summary.md`, and the last thing that is printed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from agentrl.ledger.reader import LedgerReader
+from agentrl.ledger.rows import StepRow
+from agentrl.observe.state import sparkline
+
+
+def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
+    """Figures of a run so far. Rewards are means over everything sampled for a step, trained on or not."""
+    steps = [step for step in reader.steps() if step.applied_at is not None]
+    rewards = [step.reward_sampled for step in steps]
+    times = [step.time_to_batch_s for step in steps]
+    evaluations: dict[str, list[float]] = {}
+    for row in reader.evaluations():
+        if row.reward is not None:
+            evaluations.setdefault(row.label, []).append(row.reward)
+    return {
+        "name": name,
+        "status": reader.meta("status"),
+        "seed": seed,
+        "steps": len(steps),
+        "reward_first": _mean(rewards[:3]),
+        "reward_last": _mean(rewards[-3:]),
+        "rewards": [round(reward, 4) for reward in rewards],
+        "wall_s": round(float(reader.meta("wall_s") or 0.0), 1),
+        "time_to_batch_s": {"mean": _mean(times), "p50": quantile(times, 0.5), "p95": quantile(times, 0.95)},
+        "verdicts": reader.verdict_counts(),
+        "policy_lag": {"p50": _lag(steps, "lag_p50", statistics.median), "max": _lag(steps, "lag_max", max)},
+        "groups_dropped": reader.drop_counts(),
+        "greedy_heldout": {label: _mean(values) for label, values in sorted(evaluations.items(), reverse=True)},
+    }
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """Smallest value that at least `share` of the values do not exceed; None without values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return round(ordered[max(math.ceil(len(ordered) * share) - 1, 0)], 3)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(sum(values) / len(values), 4) if values else None
+
+
+def _lag(steps: Sequence[StepRow], key: str, reduce: Any) -> float | None:
+    values = [step.metrics[key] for step in steps if key in step.metrics]
+    return float(reduce(values)) if values else None
+
+
+def as_text(summary: dict[str, Any], directory: str) -> str:
+    """The summary as Markdown that also reads well on a terminal."""
+    times = summary["time_to_batch_s"]
+    lag = summary["policy_lag"]
+    lines = [
+        f"# {summary['name']}: {summary['status']}",
+        "",
+        f"- steps: {summary['steps']}, seed {summary['seed']}, {summary['wall_s']} s of wall time",
+        f"- mean sampled reward: {summary['reward_first']} (first 3 steps) -> {summary['reward_last']} (last 3)",
+        f"- by step: {sparkline(summary['rewards'])}",
+        *[f"- greedy success on held-out tasks, {k}: {v}" for k, v in summary["greedy_heldout"].items()],
+        f"- time to batch: mean {times['mean']} s, p50 {times['p50']} s, p95 {times['p95']} s",
+        f"- verdicts: {_counts(summary['verdicts'])}",
+        f"- groups dropped: {_counts(summary['groups_dropped'])}",
+        f"- policy lag: p50 {lag['p50']}, max {lag['max']}",
+        "",
+        f"Everything lies in {directory}: config.yaml, ledger.sqlite, metrics.jsonl, logs/, weights/, checkpoints/.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"

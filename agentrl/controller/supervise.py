@@ -1,0 +1,215 @@
+"""Keeps engine and trainer processes running: start, wait until they serve, restart when they die, at last give up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import deque
+from pathlib import Path
+
+from agentrl.cluster.cluster import Cluster, Process, ProcessSpec
+from agentrl.config.schema import JobConfig
+from agentrl.controller.fleet import Fleet
+from agentrl.controller.run_directory import RunDirectory
+from agentrl.controller.trainer_desk import TrainerDesk
+from agentrl.errors import EngineError, ProcessFailed
+from agentrl.inference.client import SGLangClient
+from agentrl.observe.events import Observer, ProcessChanged
+from agentrl.trainer.job import ExitCode, ExitReport, TrainerJob
+
+_POLL_S = 0.05
+
+
+class EngineSupervisor:
+    """One engine process, restarted on the current weights whenever it dies or fails."""
+
+    def __init__(
+        self,
+        index: int,
+        config: JobConfig,
+        *,
+        run: RunDirectory,
+        cluster: Cluster,
+        observer: Observer,
+    ) -> None:
+        self.role = f"engine-{index}"
+        self._config = config
+        self._run = run
+        self._cluster = cluster
+        self._observer = observer
+        self._log = run.logs / f"{self.role}.log"
+        self._failed = asyncio.Event()
+
+    def report_failure(self) -> None:
+        """The fleet lost faith in this engine."""
+        self._failed.set()
+
+    async def keep(self, fleet: Fleet) -> None:
+        """Until cancelled. Raises ProcessFailed after inference.max_restarts."""
+        for restarts in range(self._config.inference.max_restarts + 1):
+            self._failed.clear()
+            self._say("starting", f"restart {restarts}" if restarts else "")
+            process = await self._start(fleet)
+            try:
+                engine = await self._connect(process)
+                try:
+                    await fleet.admit(engine)
+                    self._say("up")
+                    why = await self._until_lost(process)
+                finally:
+                    fleet.dismiss(self.role)
+                    await engine.close()
+            except EngineError as error:
+                why = str(error)
+            await process.stop(0.0)
+            self._say("down", why)
+        raise ProcessFailed(f"{self.role} failed {restarts + 1} times: {why}", hint=f"its output is in {self._log}")
+
+    async def _start(self, fleet: Fleet) -> Process:
+        self._ready_file.parent.mkdir(parents=True, exist_ok=True)
+        self._ready_file.unlink(missing_ok=True)
+        inference = self._config.inference
+        return await self._cluster.start(
+            ProcessSpec(
+                role=self.role,
+                argv=[
+                    sys.executable, "-m", "agentrl.inference.embedded",
+                    "--model-path", fleet.weights.path,
+                    "--weight-version", str(fleet.weights.version),
+                    "--host", "127.0.0.1", "--port", "0",
+                    "--ready-file", str(self._ready_file),
+                    "--max-running-requests", str(inference.max_running_requests),
+                    "--max-total-tokens", str(inference.max_total_tokens),
+                    "--context-length", str(inference.context_length),
+                    "--dtype", inference.dtype.value,
+                    "--seed", str(self._config.seed),
+                ],
+                env={"OMP_NUM_THREADS": str(inference.threads)},
+                log=self._log,
+            )
+        )  # fmt: skip
+
+    async def _connect(self, process: Process) -> SGLangClient:
+        """Wait until the server says where it serves. Raises ProcessFailed with the end of its log if it never does."""
+        exited = asyncio.create_task(process.wait())
+        try:
+            async with asyncio.timeout(self._config.inference.startup_timeout_s):
+                while not self._ready_file.is_file():
+                    if exited.done():
+                        raise EngineError(f"exited with {exited.result()} before it served: {log_tail(self._log)}")
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            timeout_s = self._config.inference.startup_timeout_s
+            raise EngineError(f"not ready in {timeout_s:g} s: {log_tail(self._log)}") from None
+        finally:
+            exited.cancel()
+        url = json.loads(self._ready_file.read_text())["url"]
+        return SGLangClient(self.role, url, request_timeout_s=self._config.inference.request_timeout_s)
+
+    async def _until_lost(self, process: Process) -> str:
+        """Until the process ends or the fleet reports it. Returns what happened."""
+        exited = asyncio.create_task(process.wait())
+        failed = asyncio.create_task(self._failed.wait())
+        try:
+            await asyncio.wait({exited, failed}, return_when=asyncio.FIRST_COMPLETED)
+            return f"exited with {exited.result()}" if exited.done() else "failed a request; restarting it"
+        finally:
+            exited.cancel()
+            failed.cancel()
+
+    @property
+    def _ready_file(self) -> Path:
+        return self._run.work / f"{self.role}.ready.json"
+
+    def _say(self, state: str, detail: str = "") -> None:
+        self._observer.emit(ProcessChanged(role=self.role, state=state, detail=detail))
+
+
+class TrainerSupervisor:
+    """The torchrun job, restarted from its checkpoint whenever it dies or misses a deadline."""
+
+    role = "trainer"
+
+    def __init__(
+        self, job: TrainerJob, *, run: RunDirectory, cluster: Cluster, desk: TrainerDesk, observer: Observer
+    ) -> None:
+        self._job = job
+        self._job_file = run.work / "trainer.json"
+        self._log = run.logs / "trainer.log"
+        self._cluster = cluster
+        self._desk = desk
+        self._observer = observer
+        self._process: Process | None = None
+
+    async def keep(self) -> None:
+        """Until the trainer ends because the run is finished. Raises ProcessFailed when restarting cannot help."""
+        self._job_file.parent.mkdir(parents=True, exist_ok=True)
+        self._job.save(self._job_file)
+        for restarts in range(self._job.trainer.max_restarts + 1):
+            self._say("starting", f"restart {restarts}" if restarts else "")
+            why = await self._run_once()
+            if why is None:
+                self._say("stopped")
+                return
+            self._say("down", why)
+        raise ProcessFailed(f"trainer failed {restarts + 1} times: {why}", hint=f"its output is in {self._log}")
+
+    async def restart(self) -> None:
+        """End a trainer that missed a deadline; `keep` starts it again."""
+        if self._process is not None:
+            await self._process.stop(0.0)
+
+    async def _run_once(self) -> str | None:
+        """One life of the job. None: it finished; else why it ended."""
+        ExitReport.path(self._job_file).unlink(missing_ok=True)
+        self._desk.asked_at = None
+        self._process = await self._cluster.start(
+            ProcessSpec(
+                role=self.role,
+                argv=[
+                    sys.executable, "-m", "torch.distributed.run", "--standalone",
+                    "--nproc-per-node", str(self._job.trainer.world_size),
+                    "-m", "agentrl.trainer", "--job", str(self._job_file),
+                ],
+                env={"OMP_NUM_THREADS": str(self._job.trainer.threads)},
+                log=self._log,
+            )
+        )  # fmt: skip
+        exited = asyncio.create_task(self._process.wait())
+        watch = asyncio.create_task(self._watch_start())
+        try:
+            await asyncio.wait({exited, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if not exited.done():
+                timeout_s = self._job.trainer.start_timeout_s
+                await self._process.stop(0.0)
+                return f"asked for no batch in {timeout_s:g} s: {log_tail(self._log)}"
+            code = exited.result()
+        finally:
+            watch.cancel()
+            exited.cancel()
+        report = ExitReport.load(self._job_file)
+        if code == 0:
+            return None
+        if report is not None and report.code in (ExitCode.BAD_BATCH, ExitCode.SUPERSEDED):
+            raise ProcessFailed(f"trainer: {report.message}", hint=f"its output is in {self._log}")
+        return report.message if report is not None else f"exited with {code}: {log_tail(self._log)}"
+
+    async def _watch_start(self) -> None:
+        """Returns when the trainer should have asked for a batch and has not; never if it has."""
+        await asyncio.sleep(self._job.trainer.start_timeout_s)
+        if self._desk.asked_at is not None:
+            await asyncio.Event().wait()
+
+    def _say(self, state: str, detail: str = "") -> None:
+        self._observer.emit(ProcessChanged(role=self.role, state=state, detail=detail))
+
+
+def log_tail(log: Path, num_lines: int = 5) -> str:
+    """The last lines of a process's output, as one line."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            tail = deque((line.strip() for line in lines if line.strip()), maxlen=num_lines)
+    except FileNotFoundError:
+        return "no output"
+    return " | ".join(tail) or "no output"
