@@ -8,22 +8,26 @@ from typing import Annotated
 import typer
 
 
-def complete_override(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """Candidates for the override under the cursor, as the user's shell must insert them.
-
-    bash hands over `model=ti` as the three words `model`, `=`, `ti` and replaces only the last of them.
-    """
+def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Candidates for the override under the cursor, as the user's shell must insert them."""
     from agentrl.config.catalog import absolute, catalog_for
     from agentrl.config.complete import candidates
 
-    split = ""
-    if incomplete == "=" and args:
-        split, incomplete = f"{args[-1]}=", ""
-    elif len(args) > 1 and args[-1] == "=":
-        split = f"{args[-2]}="
-    file = ctx.params.get("file") or Path("any.yaml")
-    found = candidates(split + incomplete, catalog_for(absolute(Path(file))))
-    return [candidate.removeprefix(split) for candidate in found]
+    key = _key_split_off(ctx.params.get("overrides") or [])
+    file = absolute(ctx.params.get("file") or Path("any.yaml"))
+    return [found.removeprefix(key) for found in candidates(key + incomplete, catalog_for(file))]
+
+
+def _key_split_off(before: list[str]) -> str:
+    """`model=` where the shell handed over `model=ti` as the words `model`, `=`, `ti`, as bash does; else ''.
+
+    bash replaces only the last of these words. With nothing after the `=`, that word is missing too.
+    """
+    if len(before) > 1 and before[-1] == "=":
+        return f"{before[-2]}="
+    if before and "=" not in before[-1] and not before[-1].startswith("~") and before[-2:-1] != ["="]:
+        return f"{before[-1]}="
+    return ""
 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML file of the job, such as conf/exp.yaml.")]
@@ -31,7 +35,7 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML file of
 OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[OVERRIDE]...",
+        metavar="OVERRIDE",
         help="Hydra overrides: key=value, group=option, +key=value, ~group.",
         autocompletion=complete_override,
     ),

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from agentrl import __version__
-from agentrl.cli import show
+from agentrl.cli import plan, show
 from agentrl.errors import AgentrlError, UserError
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ def root(
 
 # Each module adds its own commands. The help lists them in this order.
 show.register(app)
+plan.register(app)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from enum import Enum
+from itertools import pairwise
 from typing import Any
 
 from agentrl.config.fields import Leaf, schema
@@ -36,7 +37,7 @@ def member_docs(kind: type) -> dict[str, str]:
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(node, ast.ClassDef)
     docs = {}
-    for statement, following in zip(node.body, node.body[1:], strict=False):
+    for statement, following in pairwise(node.body):
         name = _assigned(statement)
         if name and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
             docs[name] = " ".join(str(following.value.value).split())

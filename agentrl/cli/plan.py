@@ -1,0 +1,103 @@
+"""`agentrl plan`: what a launch would start, with what, and what the lint says about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from agentrl.cli.arguments import FileArgument, JsonOption, OverridesArgument
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from agentrl.config.plan import Plan
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(plan)
+
+
+def plan(file: FileArgument, overrides: OverridesArgument = None, json_: JsonOption = False) -> None:
+    """Print what launching FILE would start, and lint it. Starts and writes nothing; exits with 2 on lint errors."""
+    from agentrl.config.compose import load
+    from agentrl.config.inspect_job import inspect_job
+    from agentrl.config.lint import Severity
+    from agentrl.config.plan import plan as make_plan
+
+    loaded = load(file, overrides or [])
+    made = make_plan(loaded.config, inspect_job(loaded.config, loaded.file))
+    print_plan(made, as_json=json_)
+    if any(finding.severity is Severity.ERROR for finding in made.findings):
+        raise typer.Exit(2)
+
+
+def print_plan(plan: Plan, *, as_json: bool) -> None:
+    """Print a plan to stdout, as tables or as JSON. `agentrl launch --dry-run` prints the same."""
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(plan), indent=2).decode())
+        return
+    from rich.console import Console
+
+    # User text (paths, names) must not be read as markup: "[/tmp]" would raise and "[red]" would vanish.
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    console.print(f"model    {plan.model}\ntasks    {plan.tasks}\nrun in   {plan.run_dir}\n")
+    console.print(_processes(plan))
+    _print_batch(console, plan)
+    console.print(_deadlines(plan))
+    _print_findings(console, plan)
+
+
+def _processes(plan: Plan) -> Table:
+    table = _table("role", "count", "threads", "memory each", "command")
+    for process in plan.processes:
+        memory = f">= {_size(process.memory_bytes)}" if process.memory_bytes else "unknown"
+        table.add_row(process.role, str(process.count), str(process.threads), memory, process.command)
+    sandboxes = plan.sandboxes
+    limit = f"<= {_size(sandboxes.memory_limit_bytes)}"
+    table.add_row("sandbox", f"up to {sandboxes.count}", "", limit, sandboxes.provider)
+    return table
+
+
+def _print_batch(console: Console, plan: Plan) -> None:
+    batch = plan.batch
+    console.print(
+        f"\na step   {batch.groups_per_step} groups x {batch.group_size} = {batch.episodes_per_step} episodes"
+        f" of up to {batch.max_turns} turns; trains at most {batch.max_tokens_per_step:,} tokens,"
+        f" samples at most {batch.max_sampled_per_step:,}"
+        f"\nthe run  {batch.steps} steps, {batch.episodes:,} trained episodes, {batch.eval_episodes} for evaluation\n"
+    )
+
+
+def _deadlines(plan: Plan) -> Table:
+    table = _table("deadline", "seconds", "when it passes")
+    for deadline in plan.deadlines:
+        table.add_row(deadline.key, f"{deadline.seconds:g}", deadline.then)
+    return table
+
+
+def _print_findings(console: Console, plan: Plan) -> None:
+    if not plan.findings:
+        console.print("\nlint     no findings")
+        return
+    console.print()
+    for finding in plan.findings:
+        console.print(f"{finding.severity.value:<8} {finding}  [{finding.rule}]")
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _size(num_bytes: int) -> str:
+    mib = num_bytes / (1 << 20)
+    return f"{mib:.0f} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
