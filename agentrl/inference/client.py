@@ -1,0 +1,198 @@
+"""`SGLangClient`: the `Engine` protocol over SGLang's native HTTP API, whichever server answers it.
+
+Errors: HTTP 400 is EngineRequestError; a lost connection, a missed deadline, any other status and any answer that is
+not what the API promises is EngineError. Nothing is retried here: the caller knows what may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from agentrl.errors import EngineError, EngineRequestError
+from agentrl.inference.engine import EngineLoad, FinishReason, Generation, SamplingParams
+
+_HEALTH_TIMEOUT_S = 5.0
+_KEEP_ALIVE_S = 4.0
+"""Below the 5 s after which uvicorn drops an idle connection: so that a request never meets one being dropped."""
+_DETAIL_CHARS = 300
+
+A = TypeVar("A")
+
+
+class _Finish(msgspec.Struct):
+    type: str
+
+
+class _Meta(msgspec.Struct):
+    finish_reason: _Finish
+    weight_version: str
+    cached_tokens: int = 0
+    output_token_logprobs: list[tuple[float, int, Any]] = []
+
+
+class _Generated(msgspec.Struct):
+    output_ids: list[int]
+    meta_info: _Meta
+
+
+class _Load(msgspec.Struct):
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_used_tokens: int
+    max_total_num_tokens: int
+
+
+class _Loads(msgspec.Struct):
+    loads: list[_Load]
+
+
+class _ModelInfo(msgspec.Struct):
+    weight_version: str
+
+
+class _Updated(msgspec.Struct):
+    success: bool
+    message: str = ""
+
+
+class SGLangClient:
+    """One server at `url`. `request_timeout_s` is the deadline of every request, generation included."""
+
+    def __init__(self, name: str, url: str, *, request_timeout_s: float) -> None:
+        self._name = name
+        self._url = url.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=request_timeout_s)
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:
+        sampling: dict[str, Any] = {"max_new_tokens": params.max_new_tokens, "temperature": params.temperature}
+        if params.stop_token_ids:
+            sampling["stop_token_ids"] = params.stop_token_ids
+        if params.seed is not None:
+            sampling["sampling_seed"] = params.seed
+        body = {"rid": rid, "input_ids": input_ids, "sampling_params": sampling, "return_logprob": True}
+        answer = await self._ask("POST", "/generate", body, _Generated)
+        return self._generation(answer, params)
+
+    async def abort(self, rid: str | None) -> None:
+        await self._send("POST", "/abort_request", {"abort_all": True} if rid is None else {"rid": rid})
+
+    async def pause(self) -> None:
+        await self._send("POST", "/pause_generation", {"mode": "abort"})
+
+    async def resume(self) -> None:
+        await self._send("POST", "/continue_generation", {})
+
+    async def flush_cache(self) -> None:
+        await self._send("POST", "/flush_cache", {})
+
+    async def update_weights(self, path: str, version: int) -> None:
+        body = {"model_path": path, "weight_version": str(version), "flush_cache": True, "abort_all_requests": False}
+        answer = await self._ask("POST", "/update_weights_from_disk", body, _Updated)
+        if not answer.success:
+            raise EngineError(f"{self._name}: weights of version {version} were not loaded: {answer.message}")
+
+    async def release_memory(self) -> None:
+        await self._send("POST", "/release_memory_occupation", {})
+
+    async def resume_memory(self) -> None:
+        await self._send("POST", "/resume_memory_occupation", {})
+
+    async def load(self) -> EngineLoad:
+        ranks = (await self._ask("GET", "/v1/loads", None, _Loads)).loads
+        return EngineLoad(
+            num_running=sum(rank.num_running_reqs for rank in ranks),
+            num_queued=sum(rank.num_waiting_reqs for rank in ranks),
+            kv_tokens_used=sum(rank.num_used_tokens for rank in ranks),
+            kv_tokens_capacity=sum(rank.max_total_num_tokens for rank in ranks),
+        )
+
+    async def version(self) -> int:
+        return self._parse_version((await self._ask("GET", "/model_info", None, _ModelInfo)).weight_version)
+
+    async def healthy(self) -> bool:
+        try:
+            async with asyncio.timeout(_HEALTH_TIMEOUT_S):
+                await self._send("GET", "/health", None)
+        except (EngineError, EngineRequestError, TimeoutError):
+            return False
+        return True
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # --- answers -----------------------------------------------------------------------------------------------
+
+    def _generation(self, answer: _Generated, params: SamplingParams) -> Generation:
+        ids, meta = answer.output_ids, answer.meta_info
+        logprobs = [entry[0] for entry in meta.output_token_logprobs]
+        if [entry[1] for entry in meta.output_token_logprobs] != ids:
+            raise EngineError(f"{self._name}: {len(logprobs)} log-probs do not belong to the {len(ids)} output ids")
+        if not all(map(math.isfinite, logprobs)):
+            raise EngineError(f"{self._name}: a log-prob is not finite")
+        try:
+            finish = FinishReason(meta.finish_reason.type)
+        except ValueError as error:
+            raise EngineError(f"{self._name}: unknown finish reason {meta.finish_reason.type!r}") from error
+        if finish is FinishReason.LENGTH and ids and ids[-1] in params.stop_token_ids:
+            # SGLang looks at the length first; a stop token in the last place is still a stop.
+            finish = FinishReason.STOP
+        return Generation(
+            ids=ids,
+            logprobs=logprobs,
+            finish=finish,
+            version=self._parse_version(meta.weight_version),
+            cached_tokens=meta.cached_tokens,
+        )
+
+    def _parse_version(self, text: str) -> int:
+        try:
+            return int(text)
+        except ValueError as error:
+            raise EngineError(f"{self._name}: weight version {text!r} is not a number") from error
+
+    # --- transport ---------------------------------------------------------------------------------------------
+
+    async def _ask(self, method: str, path: str, body: Any, kind: type[A]) -> A:
+        """Send a request and decode its answer."""
+        data = await self._send(method, path, body)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError as error:
+            raise EngineError(f"{self._name}: answer to {path} is not the API's: {error}") from error
+
+    async def _send(self, method: str, path: str, body: Any) -> bytes:
+        """Send a request; the body of a 200 answer."""
+        data = None if body is None else msgspec.json.encode(body)
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        try:
+            async with self._connected().request(method, self._url + path, data=data, headers=headers) as response:
+                content = await response.read()
+        except TimeoutError as error:
+            raise EngineError(f"{self._name}: no answer to {path} within {self._timeout.total:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineError(f"{self._name}: {path} failed: {error!r}") from error
+        if response.status == 200:
+            return content
+        detail = content[:_DETAIL_CHARS].decode(errors="replace").strip()
+        if response.status == 400:
+            raise EngineRequestError(f"{self._name}: {path} refused: {detail}")
+        raise EngineError(f"{self._name}: {path} answered {response.status}: {detail}")
+
+    def _connected(self) -> aiohttp.ClientSession:
+        """The session, made where a loop runs. How many requests are in flight is the controller's decision."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
+        return self._session
