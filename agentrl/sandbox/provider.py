@@ -1,4 +1,4 @@
-"""The `SandboxProvider` and `Sandbox` protocols: one isolated place per episode, and evidence about what happened in it."""
+"""The `SandboxProvider` and `Sandbox` protocols: one isolated place per episode, and evidence of what happened."""
 
 from __future__ import annotations
 
@@ -96,6 +96,10 @@ class Sandbox(Protocol):
 
     async def probe(self) -> bool:
         """Whether the sandbox still answers. Never raises; an overloaded but living sandbox answers True in time."""
+        ...
+
+    async def kill_all(self) -> int:
+        """End every process that runs in it; it stays usable. Returns how many there were."""
         ...
 
     async def freeze(self) -> None:

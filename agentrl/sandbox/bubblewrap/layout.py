@@ -1,0 +1,109 @@
+"""What a sandbox's file system looks like at its start, as arguments of bwrap and as files to put into it. Pure.
+
+The root is one sized tmpfs, so the disk limit is one number. On it lie read-only binds of the host's /usr and a few
+public files of its /etc; everything else is made up. /tests and /logs are small tmpfs of their own: an agent that
+filled its disk can still be graded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentrl.sandbox.supervisor.launch import EMPTY_FD, INFO_FD
+
+_GRADING_BYTES = 32 << 20
+"""Size of /tests and of /logs."""
+_SHM_BYTES = 32 << 20
+_MERGED_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_PUBLIC_ETC = (
+    "alternatives",
+    "debian_version",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "magic",
+    "mime.types",
+    "os-release",
+    "perl",
+    "protocols",
+    "services",
+    "terminfo",
+)
+_FOLDERS = {
+    "/root": "0700",
+    "/app": "0755",
+    "/etc": "0755",
+    "/home/agent": "0755",
+    "/mnt": "0755",
+    "/opt": "0755",
+    "/run": "0755",
+    "/solution": "0755",
+    "/srv": "0755",
+    "/tmp": "1777",
+    "/var/cache": "0755",
+    "/var/lib": "0755",
+    "/var/log": "0755",
+    "/var/tmp": "1777",
+}
+_FIRST_PROCESS = "echo up; exec env --ignore-signal=CHLD sleep infinity </dev/null >/dev/null 2>&1"
+"""Reports, then reaps orphans by ignoring them for ever. As pid 1 it cannot be killed from inside."""
+
+ENV = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+}
+"""Environment of every command; HOME is added by its user, the rest by the image and the caller."""
+
+FILES = {
+    "/etc/passwd": (
+        "root:x:0:0:root:/root:/bin/bash\n"
+        "daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
+        "agent:x:1000:1000:agent:/home/agent:/bin/bash\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    ),
+    "/etc/group": "root:x:0:\ndaemon:x:1:\ntty:x:5:\nagent:x:1000:\nnogroup:x:65534:\n",
+    "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "/etc/hostname": "sandbox\n",
+    "/etc/host.conf": "multi on\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "/etc/resolv.conf": "",
+    "/etc/shells": "/bin/sh\n/bin/bash\n",
+}
+"""Made-up files, writable in the sandbox."""
+
+
+def bwrap_argv(bwrap: str, *, disk_bytes: int, host_root: Path = Path("/")) -> list[str]:
+    """The command that becomes one sandbox, started as root of its user namespace. Sizes in bytes."""
+    argv = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox", "--cap-drop", "ALL"]
+    argv += ["--info-fd", str(INFO_FD)]
+    argv += ["--size", str(disk_bytes), "--tmpfs", "/"]
+    argv += ["--ro-bind", "/usr", "/usr"]
+    for name in _MERGED_FOLDERS:
+        argv += _merged_folder(host_root / name)
+    for path, mode in _FOLDERS.items():
+        argv += ["--perms", mode, "--dir", path]
+    for path in ("/tests", "/logs"):
+        argv += ["--size", str(_GRADING_BYTES), "--tmpfs", path]
+    for name in _PUBLIC_ETC:
+        argv += _public_file(host_root / "etc" / name)
+    argv += ["--ro-bind-data", str(EMPTY_FD), "/etc/ld.so.preload"]  # or an agent could preload into the verifier
+    argv += ["--proc", "/proc", "--dev", "/dev"]
+    argv += ["--perms", "1777", "--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    argv += ["--chdir", "/", "--", "/bin/sh", "-c", _FIRST_PROCESS]
+    return argv
+
+
+def _merged_folder(path: Path) -> list[str]:
+    """/bin and its like: the link into /usr that it is on most hosts, or the folder itself."""
+    if path.is_symlink():
+        return ["--symlink", str(path.readlink()), f"/{path.name}"]
+    return ["--ro-bind", str(path), f"/{path.name}"] if path.is_dir() else []
+
+
+def _public_file(path: Path) -> list[str]:
+    target = f"/etc/{path.name}"
+    if path.is_symlink():
+        return ["--symlink", str(path.readlink()), target]
+    return ["--ro-bind", str(path), target] if path.exists() else []

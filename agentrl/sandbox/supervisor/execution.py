@@ -1,0 +1,265 @@
+"""One command from its request to its result: pipes, output caps, wall time, and what to believe about its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentrl.sandbox.supervisor import frames, inside
+from agentrl.sandbox.supervisor.processes import is_exiting
+from agentrl.sandbox.supervisor.reactor import Reactor, Timer
+
+DRAIN_S = 0.2
+"""How long output of an ended command is waited for while something that it started holds its pipes open."""
+KILL_GRACE_S = 10.0
+"""How long a killed command may take to die before the sandbox is given up."""
+DEATH_WAIT_S = 1.0
+"""How long a command killed by SIGKILL waits for the news that its whole sandbox was."""
+DEATH_GLANCE_S = 0.02
+"""The same, when the sandbox's first process shows no sign of dying."""
+_CHUNK_BYTES = 65536
+
+Done = Callable[[frames.Header, bytes], None]
+
+
+@dataclass(frozen=True)
+class ExecRequest:
+    """What the owner asked for."""
+
+    command: inside.Command
+    stdin: bytes | None
+    timeout_s: float
+    max_output_bytes: int
+
+
+class Capture:
+    """The read end of a pipe: keeps the first bytes, counts the rest."""
+
+    def __init__(self, reactor: Reactor, fd: int, max_bytes: int) -> None:
+        self._reactor = reactor
+        self._fd = fd
+        self._max_bytes = max_bytes
+        self.kept = bytearray()
+        self.total = 0
+        self.open = True
+        os.set_blocking(fd, False)
+
+    @property
+    def truncated(self) -> bool:
+        return self.total > len(self.kept)
+
+    def watch(self, on_end: Callable[[], None]) -> None:
+        def readable() -> None:
+            if not self.read_once():
+                on_end()
+
+        self._reactor.on_readable(self._fd, readable)
+
+    def read_once(self) -> bool:
+        """Take what is there, one chunk at most. False at the end."""
+        try:
+            chunk = os.read(self._fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        if not chunk:
+            self.close()
+            return False
+        self.total += len(chunk)
+        self.kept += chunk[: self._max_bytes - len(self.kept)]
+        return True
+
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            self._reactor.forget(self._fd)
+            os.close(self._fd)
+
+
+class Feed:
+    """The write end of a command's stdin."""
+
+    def __init__(self, reactor: Reactor, fd: int, data: bytes) -> None:
+        self._reactor = reactor
+        self._fd = fd
+        self._rest = memoryview(data)
+        self._open = True
+        os.set_blocking(fd, False)
+        reactor.on_writable(fd, self._writable)
+
+    def _writable(self) -> None:
+        try:
+            self._rest = self._rest[os.write(self._fd, self._rest) :] if self._rest else self._rest
+        except BrokenPipeError:
+            self._rest = self._rest[:0]
+        if not self._rest:
+            self.close()
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._reactor.forget(self._fd)
+            os.close(self._fd)
+
+
+class Execution:
+    """Runs a command by a visitor and calls `done` once, with the result or an error."""
+
+    def __init__(self, reactor: Reactor, room: inside.Room, first_pid: int, request: ExecRequest, done: Done) -> None:
+        self._reactor = reactor
+        self._room = room
+        self._first_pid = first_pid
+        self._request = request
+        self._done: Done | None = done
+        self._pipes: _Pipes | None = None
+        self._timer: Timer | None = None
+        self._remaining_s = request.timeout_s
+        self._report: frames.Header | None = None
+        self._frozen_since: float | None = None
+        self._frozen_s = 0.0
+
+    def start(self) -> None:
+        """Fork the visitor and watch. Raises OSError when the machine cannot."""
+        self._oom_before = self._room.cgroup.oom_kills()
+        self._started_at = time.monotonic()
+        pipes = _Pipes(self._request.stdin is not None)
+        try:
+            self._visitor, report_fd = inside.visit(
+                self._room,
+                lambda: inside.run_command(self._room, self._request.command, pipes.stdio, pipes.control_read),
+                keep=(*pipes.stdio, pipes.control_read),
+            )
+        except OSError:
+            pipes.close_ours()
+            raise
+        finally:
+            pipes.close_theirs()
+        self._pipes = pipes
+        self._feed = None if pipes.stdin is None else Feed(self._reactor, pipes.stdin, self._request.stdin or b"")
+        self._stdout = Capture(self._reactor, pipes.stdout, self._request.max_output_bytes)
+        self._stderr = Capture(self._reactor, pipes.stderr, self._request.max_output_bytes)
+        self._report_pipe = Capture(self._reactor, report_fd, _CHUNK_BYTES)
+        self._stdout.watch(self._output_ended)
+        self._stderr.watch(self._output_ended)
+        self._report_pipe.watch(self._visitor_ended)
+        self._timer = self._reactor.call_later(self._remaining_s, self.kill)
+
+    def kill(self) -> None:
+        """Have the visitor kill what the command started. Its report follows."""
+        if self._report is not None or self._pipes is None:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipes.control, b"k")
+        self._set_timer(KILL_GRACE_S, lambda: self.fail(f"a killed command is still there after {KILL_GRACE_S:g} s"))
+
+    def pause(self) -> None:
+        """Stop its clock: the sandbox is frozen."""
+        if self._timer is not None and self._report is None:
+            self._frozen_since = time.monotonic()
+            self._remaining_s = max(0.0, self._timer.when - self._frozen_since)
+            self._timer.cancel()
+
+    def resume(self) -> None:
+        if self._frozen_since is not None:
+            self._frozen_s += time.monotonic() - self._frozen_since
+            self._frozen_since = None
+            self._set_timer(self._remaining_s, self.kill)
+
+    def fail(self, message: str) -> None:
+        """The sandbox is lost; so is the result."""
+        self._finish({"error": message, "kind": "SandboxError", "errno": None}, b"")
+
+    def _set_timer(self, delay_s: float, callback: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._reactor.call_later(delay_s, callback)
+
+    def _visitor_ended(self) -> None:
+        os.waitpid(self._visitor, 0)
+        self._duration_s = time.monotonic() - self._started_at - self._frozen_s
+        if self._done is None:
+            return
+        reports = list(frames.FrameBuffer().feed(bytes(self._report_pipe.kept)))
+        if not reports:
+            self.fail("the process that waited for the command died")
+            return
+        self._report = reports[0][0]
+        if "error" in self._report:
+            self._finish(self._report, b"")
+        elif self._report["signal"] == signal.SIGKILL and not self._report["killed"]:
+            dying = is_exiting(self._first_pid)
+            self._set_timer(DEATH_WAIT_S if dying else DEATH_GLANCE_S, self._complete)
+        elif self._stdout.open or self._stderr.open:
+            self._set_timer(DRAIN_S, self._complete)
+        else:
+            self._complete()
+
+    def _output_ended(self) -> None:
+        ended = not self._stdout.open and not self._stderr.open
+        if ended and self._report is not None and self._report["signal"] != signal.SIGKILL:
+            self._complete()
+
+    def _complete(self) -> None:
+        report = self._report
+        if report is None or self._done is None:
+            return
+        header = {
+            "exit_code": None if report["killed"] else report["exit_code"],
+            "signal": report["signal"],
+            "timed_out": report["killed"],
+            "oom": self._room.cgroup.oom_kills() > self._oom_before,
+            "truncated": self._stdout.truncated or self._stderr.truncated,
+            "bytes_total": self._stdout.total + self._stderr.total,
+            "leftover_processes": report["leftover"],
+            "duration_s": self._duration_s,
+            "stdout_bytes": len(self._stdout.kept),
+        }
+        self._finish(header, bytes(self._stdout.kept + self._stderr.kept))
+
+    def _finish(self, header: frames.Header, payload: bytes) -> None:
+        if self._done is None:
+            return
+        done, self._done = self._done, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._pipes is not None:
+            self._stdout.close()
+            self._stderr.close()
+            if self._feed is not None:
+                self._feed.close()
+            os.close(self._pipes.control)
+        done(header, payload)
+
+
+class _Pipes:
+    """The pipes of one command: the child's ends and ours. Raises OSError without leaving one open."""
+
+    def __init__(self, with_stdin: bool) -> None:
+        opened: list[int] = []
+        try:
+            for _ in range(3):
+                opened += os.pipe()
+            self.stdin: int | None = None
+            if with_stdin:
+                opened += os.pipe()
+                self.stdin = opened[7]
+            else:
+                opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            for fd in opened:
+                os.close(fd)
+            raise
+        self.stdout, stdout_write, self.stderr, stderr_write, self.control_read, self.control, stdin_read = opened[:7]
+        self.stdio = (stdin_read, stdout_write, stderr_write)
+
+    def close_theirs(self) -> None:
+        for fd in (*self.stdio, self.control_read):
+            os.close(fd)
+
+    def close_ours(self) -> None:
+        for fd in (self.stdout, self.stderr, self.control, self.stdin):
+            if fd is not None:
+                os.close(fd)

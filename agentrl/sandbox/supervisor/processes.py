@@ -1,0 +1,71 @@
+"""Small pieces of fork, exec and wait that the supervisor's children share."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NoReturn
+
+_PF_EXITING = 0x4
+
+
+def close_other_fds(keep: Iterable[int]) -> None:
+    """Close every descriptor but those in `keep`."""
+    low = 0
+    for fd in (*sorted(set(keep)), os.sysconf("SC_OPEN_MAX")):
+        if low < fd:  # an empty range would close everything
+            os.closerange(low, fd)
+        low = fd + 1
+
+
+def reset_signals() -> None:
+    """Give signals that Python ignores, or that our owner blocked, their default meaning."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write to a blocking descriptor until everything is out."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def fork_and_wait(body: Callable[[], None]) -> bool:
+    """Run `body` in a child; whether it ended without an error."""
+    pid = os.fork()
+    if pid == 0:
+        run_and_exit(body)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def run_and_exit(body: Callable[[], None]) -> NoReturn:
+    """Run `body`, then leave the process without running anything of the parent's: 0, or 1 after an error."""
+    code = 1
+    try:
+        body()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether a process of ours is gone or on its way out, before it can be waited for."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return True
+    return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
+
+
+def describe_status(status: int) -> str:
+    """A wait status in words."""
+    if os.WIFSIGNALED(status):
+        return f"was killed by signal {os.WTERMSIG(status)}"
+    code = os.WEXITSTATUS(status)
+    if code > 128:
+        return f"saw its first process killed by signal {code - 128}"
+    return f"exited with {code}"
