@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from agentrl import __version__
-from agentrl.cli import plan, show
+from agentrl.cli import launch, plan, runs, show
 from agentrl.errors import AgentrlError, UserError
 
 app = typer.Typer(
@@ -45,6 +45,8 @@ def root(
 
 
 # Each module adds its own commands. The help lists them in this order.
+launch.register(app)
+runs.register(app)
 show.register(app)
 plan.register(app)
 

@@ -57,9 +57,6 @@ class LocalProcess:
                 signal_group(self.pid, signal.SIGKILL)
         return await self.wait()
 
-    def kill(self) -> None:
-        signal_group(self.pid, signal.SIGKILL)
-
 
 class LocalCluster:
     """Starts children of this process."""
@@ -91,12 +88,6 @@ class LocalCluster:
             for child in self._children:
                 group.create_task(child.stop(grace_s))
         self._children = []
-
-    def kill(self) -> None:
-        """End every child at once, without waiting."""
-        for child in self._children:
-            if child.running:
-                child.kill()
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:

@@ -40,17 +40,17 @@ def recover(ledger: Ledger, book: GroupBook, pool: ReadyPool) -> Recovered:
     episodes: dict[str, list[EpisodeRow]] = defaultdict(list)
     for row in reader.episodes():
         episodes[row.group].append(row)
+    for group in reader.groups(["ready"]):
+        pool.restore(_closed(group, episodes[group.id]))
+    for group in reader.groups(["dropped"]):
+        if group.step is None and group.reason == "zero_variance":
+            pool.restore_consumed(_closed(group, episodes[group.id]))
     for group in reader.groups(["open"]):
         _restore_open(group, episodes[group.id], book)
         if (closed := book.close_if_complete(group.id)) is not None:
             # The last member ended just before the old controller did.
             reason = closed.reason or pool.add(closed)
             ledger.close_group(group.id, "dropped" if reason else "ready", reason=reason)
-    for group in reader.groups(["ready"]):
-        pool.restore(_closed(group, episodes[group.id]))
-    for group in reader.groups(["dropped"]):
-        if group.step is None and group.reason == "zero_variance":
-            pool.restore_consumed(_closed(group, episodes[group.id]))
     steps = reader.steps()
     applied = [s for s in steps if s.applied_at is not None]
     pending = [s for s in steps if s.applied_at is None]

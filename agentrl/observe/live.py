@@ -14,7 +14,7 @@ from agentrl.observe.plain import describe
 from agentrl.observe.state import RunState, sparkline
 
 
-class LiveView:
+class TerminalView:
     """Draws the state `1 / refresh_s` times a second while open; warnings scroll above it."""
 
     def __init__(self, console: Console, *, refresh_s: float) -> None:

@@ -60,7 +60,7 @@ class Chat:
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
         variables = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
         return cls(
-            tokenizer, _environment().from_string(source), variables, _model_stop_ids(folder, tokenizer, variables)
+            tokenizer, template_environment().from_string(source), variables, _model_stop_ids(folder, tokenizer, variables)
         )
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -109,7 +109,7 @@ class Chat:
         return ids
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+def template_environment() -> ImmutableSandboxedEnvironment:
     """The Jinja environment that Hugging Face templates are written for."""
 
     def raise_exception(message: str) -> NoReturn:

@@ -1,0 +1,62 @@
+"""`agentrl launch`: from a YAML file to a running job."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentrl.cli.arguments import FileArgument, JsonOption, OverridesArgument
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import JobConfig
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(launch)
+
+
+def launch(
+    file: FileArgument,
+    overrides: OverridesArgument = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be started, as `plan`.")] = False,
+    json_: JsonOption = False,
+) -> int:
+    """Run the job in FILE, in this terminal, to its end."""
+    from agentrl.cli.plan import plan
+    from agentrl.config.compose import load
+    from agentrl.config.inspect_job import inspect_job
+    from agentrl.config.lint import lint, raise_on_errors
+
+    if dry_run:
+        plan(file, overrides, json_=json_)
+        return 0
+    loaded = load(file, overrides or [])
+    findings = lint(loaded.config, inspect_job(loaded.config, loaded.file).lint)
+    raise_on_errors(findings)
+    for finding in findings:
+        print(f"{finding.severity.value}: {finding}", file=sys.stderr)
+    preflight(loaded.config)
+
+    from agentrl.cli.foreground import drive
+    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.observe.config import LiveView
+
+    config = loaded.config
+    run = RunDirectory.create(
+        Path(config.cluster.runs_dir), config.name, stem=loaded.file.stem, config_text=loaded.text, config=config
+    )
+    return drive(run, config, LiveView.json if json_ else config.observe.live)
+
+
+def preflight(config: JobConfig) -> None:
+    """What this machine and the user's folders must have, checked before anything is written. Raises UserError."""
+    from agentrl.model.config import Recipe
+    from agentrl.model.prepare import check_folder
+    from agentrl.sandbox.bubblewrap.host import check_host
+
+    if config.model.recipe is Recipe.none:
+        check_folder(config.model)
+    check_host()

@@ -1,0 +1,197 @@
+"""Commands about runs that exist: resume, stop, ps, status, logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentrl.cli.arguments import JsonOption
+from agentrl.errors import UserError
+
+if TYPE_CHECKING:
+    from agentrl.controller.run_directory import RunDirectory
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run in the runs directory, or its path.")]
+RunsDirOption = Annotated[
+    Path, typer.Option("--runs-dir", envvar="AGENTRL_RUNS_DIR", help="Folder of run directories.")
+]
+_RUNS = Path("runs")
+
+
+def register(app: typer.Typer) -> None:
+    for command in (resume, stop, ps, status, logs):
+        app.command()(command)
+
+
+def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> int:
+    """Go on with a run that was stopped, failed, or lost its controller."""
+    from agentrl.cli.foreground import drive
+    from agentrl.cli.launch import preflight
+    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.observe.config import LiveView
+
+    directory = RunDirectory.find(run, runs_dir)
+    config = directory.load_config()
+    preflight(config)
+    return drive(directory, config, LiveView.json if json_ else config.observe.live)
+
+
+def stop(run: RunArgument, runs_dir: RunsDirOption = _RUNS) -> int:
+    """Stop a run and everything it started; also clean up after one whose controller was killed."""
+    from agentrl.controller.job import clean_up
+    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.ledger.reader import LedgerReader
+
+    directory = RunDirectory.find(run, runs_dir)
+    config = directory.load_config()
+    holder = directory.holder()
+    if holder is not None:
+        print(f"stopping {directory.name} (controller {holder.pid})", flush=True)
+        if not _end(holder.pid, grace_s=2 * config.cluster.stop_grace_s + 10):
+            print("it did not stop in time and was killed")
+    left: list[str] = []
+    if directory.ledger.is_file():
+        reader = LedgerReader.open(directory.ledger)
+        left = clean_up(directory, reader)
+        reader.close()
+    for role in left:
+        print(f"ended {role}, which was left over")
+    if holder is None and not left:
+        print(f"{directory.name} is not running; nothing was left over")
+    return 0
+
+
+def _end(pid: int, *, grace_s: float) -> bool:
+    """SIGTERM, then after `grace_s` SIGKILL. Returns whether SIGTERM was enough."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+    ended, _, _ = select.select([descriptor], [], [], grace_s)
+    if not ended:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        select.select([descriptor], [], [])
+    os.close(descriptor)
+    return bool(ended)
+
+
+def ps(runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
+    """List the runs, oldest first."""
+    from agentrl.controller.run_directory import RunDirectory
+
+    rows = [_overview(directory) for directory in RunDirectory.all(runs_dir)]
+    if json_:
+        print(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        print(f"no runs in {runs_dir}")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("run", "status", "step", "reward", "controller", box=None, pad_edge=False)
+    for row in rows:
+        reward = f"{row['reward']:.3f}" if row["reward"] is not None else "-"
+        step = f"{row['step']} / {row['steps']}"
+        table.add_row(Text(row["run"]), Text(row["status"]), step, reward, str(row["controller"] or "-"))
+    Console(soft_wrap=True).print(table)
+
+
+def _overview(directory: RunDirectory) -> dict[str, Any]:
+    """One line about a run."""
+    from agentrl.ledger.reader import LedgerReader
+
+    holder = directory.holder()
+    row: dict[str, Any] = {
+        "run": directory.name,
+        "status": "created",
+        "step": 0,
+        "steps": directory.load_config().schedule.steps,
+        "reward": None,
+        "controller": holder.pid if holder else None,
+        "directory": str(directory.path),
+    }
+    if directory.ledger.is_file():
+        reader = LedgerReader.open(directory.ledger)
+        applied = [step for step in reader.steps() if step.applied_at is not None]
+        row["status"] = reader.meta("status") or "created"
+        if applied:
+            row["step"], row["reward"] = applied[-1].step, applied[-1].reward_sampled
+        reader.close()
+    if row["status"] == "running" and holder is None:
+        row["status"] = "lost its controller"
+    return row
+
+
+def status(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
+    """Say how far a run is, and its figures so far."""
+    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.summary import as_text, summarise
+    from agentrl.ledger.reader import LedgerReader
+
+    directory = RunDirectory.find(run, runs_dir)
+    overview = _overview(directory)
+    reader = LedgerReader.open(directory.ledger)
+    summary = summarise(reader, name=directory.name, seed=directory.load_config().seed)
+    summary["status"] = overview["status"]
+    summary["controller"] = overview["controller"]
+    summary["detail"] = reader.meta("detail") or ""
+    summary["processes"] = {row.role: row.pid for row in reader.processes()} if overview["controller"] else {}
+    reader.close()
+    if json_:
+        print(json.dumps(summary, indent=2))
+        return
+    print(as_text(summary, str(directory.path)), end="")
+    if summary["detail"]:
+        print(f"\n{summary['detail']}")
+    for role, pid in summary["processes"].items():
+        print(f"{role}: process {pid}")
+
+
+def logs(
+    run: RunArgument,
+    role: Annotated[str | None, typer.Option("--role", "-r", help="Process: engine-0, trainer, model.")] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines from the end of each log.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing what is added.")] = False,
+    runs_dir: RunsDirOption = _RUNS,
+) -> None:
+    """Print the output of a run's processes."""
+    from agentrl.controller.run_directory import RunDirectory
+
+    directory = RunDirectory.find(run, runs_dir)
+    files = {path.stem: path for path in sorted(directory.logs.glob("*.log"))}
+    if role is not None and role not in files:
+        raise UserError(f"run {directory.name} has no log of {role!r}", hint=f"there are: {', '.join(files) or 'none'}")
+    chosen = files if role is None else {role: files[role]}
+    ends = {name: _print_tail(name, path, lines) for name, path in chosen.items()}
+    while follow:
+        for name, path in chosen.items():
+            ends[name] = _print_from(name, path, ends[name])
+        time.sleep(0.5)
+
+
+def _print_tail(name: str, path: Path, num_lines: int) -> int:
+    data = path.read_bytes()
+    for line in data.decode(errors="replace").splitlines()[-num_lines:]:
+        print(f"{name} | {line}")
+    return len(data)
+
+
+def _print_from(name: str, path: Path, start: int) -> int:
+    """Print the whole lines after byte `start`; returns where the next call goes on."""
+    with path.open("rb") as log:
+        log.seek(start)
+        data = log.read()
+    end = data.rfind(b"\n") + 1
+    for line in data[:end].decode(errors="replace").splitlines():
+        print(f"{name} | {line}", flush=True)
+    return start + end
