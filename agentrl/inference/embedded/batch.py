@@ -62,13 +62,13 @@ def make_batch(plan: Plan) -> Batch:
         if work.samples:
             sampled.append(len(ids) - 1)
     return Batch(
-        ids_N=torch.tensor(ids),
-        positions_N=torch.tensor(positions),
-        slots_N=torch.tensor(slots),
+        ids_N=torch.tensor(ids, dtype=torch.int64),
+        positions_N=torch.tensor(positions, dtype=torch.int64),
+        slots_N=torch.tensor(slots, dtype=torch.int64),
         num_decode=num_decode,
         decode_length=longest,
         num_slots=plan.num_slots,
         dense=num_decode == plan.num_slots,
         chunks=chunks,
-        sampled_B=torch.tensor(sampled) if chunks else None,
+        sampled_B=torch.tensor(sampled, dtype=torch.int64) if chunks else None,
     )
