@@ -9,14 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.catalog import BASE, PACKAGED, SCHEMA, Catalog, absolute, did_you_mean, shown
-from agentrl.config.explain import bad_value, unknown_option
+from agentrl.config.catalog import BASE, SCHEMA, absolute
+from agentrl.config.explain import bad_value
 from agentrl.config.fields import Leaf, schema
 from agentrl.config.tree import Tree
-from agentrl.config.yaml_file import Entry, Mark, YamlFile, unknown_key
+from agentrl.config.user_files import BASE_HINT
+from agentrl.config.yaml_file import Mark, YamlFile, unknown_key
 from agentrl.errors import UserError
-
-_BASE_HINT = f"the first entry must be `- {BASE}`, the packaged base"
 
 
 def usable_file(file: Path) -> Path:
@@ -33,35 +32,12 @@ def usable_file(file: Path) -> Path:
     return path
 
 
-def check_defaults(primary: YamlFile, catalog: Catalog) -> None:
-    """The file's defaults list names what exists, and says where the file itself stands. Raises UserError."""
-    entries = primary.defaults()
-    for entry in entries:
-        _check_entry(entry, catalog)
-    base = catalog.find(BASE)
-    if base is None or not base.is_relative_to(PACKAGED):
-        raise UserError(f"{base and shown(base)}: hides the packaged base `{BASE}`", hint="rename your file")
-    if not any(entry.name == "_self_" and entry.group is None for entry in entries):
+def check_names_itself(primary: YamlFile) -> None:
+    """The file's defaults list says where its own values stand. Raises UserError."""
+    if not primary.names_itself():
         raise UserError(
             f"{primary.shown}: its defaults list lacks _self_", hint="end it with `- _self_`, so that your values win"
         )
-
-
-def _check_entry(entry: Entry, catalog: Catalog) -> None:
-    name, _, _ = entry.name.partition("@")
-    if "${" in entry.name or entry.optional or entry.name in ("_self_", "null", "???"):
-        return
-    if entry.group is None:
-        if catalog.find(name.lstrip("/")) is None:
-            raise UserError(f"{entry.where}: no config named '{name}'", hint=_BASE_HINT)
-        return
-    group, _, _ = entry.group.partition("@")
-    if group.startswith("hydra/") or group == "hydra":
-        raise unknown_key("hydra", entry.where, schema())
-    if not catalog.is_group(group):
-        raise UserError(f"{entry.where}: no group '{group}'", hint=did_you_mean(group, catalog.groups()))
-    if catalog.find(f"{group}/{name}") is None:
-        raise unknown_option(entry.where, group, name, catalog)
 
 
 def check_order(primary: YamlFile, sources: Sequence[tuple[str, Path | None]]) -> None:
@@ -71,7 +47,7 @@ def check_order(primary: YamlFile, sources: Sequence[tuple[str, Path | None]]) -
     """
     names = [name for name, _ in sources]
     if SCHEMA not in names:
-        raise UserError(f"{primary.shown}: its defaults list lacks the base", hint=_BASE_HINT)
+        raise UserError(f"{primary.shown}: its defaults list lacks the base", hint=BASE_HINT)
     files = [file for _, file in sources]
     own = files.index(primary.path)
     if names.index(BASE) > own and primary.has_keys():

@@ -31,7 +31,8 @@ from agentrl.config import overrides as command_line
 from agentrl.config.catalog import PACKAGED, SCHEMA, Catalog, catalog_for, shown
 from agentrl.config.schema import JobConfig
 from agentrl.config.tree import Tree, from_tree, to_text
-from agentrl.config.yaml_file import Mark, YamlFile, read_yaml
+from agentrl.config.user_files import UserFiles, collect
+from agentrl.config.yaml_file import Mark, read_yaml
 
 
 class Origin(StrEnum):
@@ -79,13 +80,14 @@ def load(file: Path, overrides: Sequence[str] = ()) -> Loaded:
     path = checks.usable_file(file)
     primary = read_yaml(path, str(file))
     catalog = catalog_for(path)
-    checks.check_defaults(primary, catalog)
     parsed = command_line.parse(overrides)
     command_line.check(parsed, catalog)
+    checks.check_names_itself(primary)
+    files = collect(primary, catalog, [override.option for override in parsed if override.option])
     with _hydra(path.parent):
         sources = _sources(path.stem, overrides, catalog)
         checks.check_order(primary, [(source.name, source.file) for source in sources])
-        marks = _marks(sources, primary)
+        marks = _marks(sources, files)
         for override in parsed:
             marks |= override.marks()
         tree = _compose(path, overrides, marks)
@@ -166,14 +168,13 @@ def _source(name: str, package: str, catalog: Catalog) -> Source:
     return Source(name=name, package=package, origin=origin, file=file)
 
 
-def _marks(sources: Sequence[Source], primary: YamlFile) -> dict[str, Mark]:
+def _marks(sources: Sequence[Source], files: UserFiles) -> dict[str, Mark]:
     """Where each key got its value, from the YAML files; the last writer stays."""
     marks: dict[str, Mark] = {}
     for source in sources:
-        if source.file == primary.path:
-            marks |= primary.marks(source.package)
-        elif source.file is not None:
-            marks |= read_yaml(source.file, shown(source.file)).marks(source.package)
+        if source.file is not None:
+            file = files.get(source.file) or read_yaml(source.file, shown(source.file))
+            marks |= file.marks(source.package)
     return marks
 
 

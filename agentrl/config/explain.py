@@ -36,6 +36,8 @@ def bad_value(key: str, marks: Mapping[str, Mark], *, raw: str | None = None) ->
     if leaf.type is int and re.fullmatch(r"[-+]?\d+(\.0*)?([eE]\+?\d+)?", mark.raw) and not mark.raw.isdigit():
         number = float(mark.raw)
         hint = f"write {int(number)}" if number.is_integer() and abs(number) < 1e15 else None
+    if leaf.type in (int, float) and re.fullmatch(r"\d+(:\d\d){1,2}", mark.raw):
+        hint = f"write {_sexagesimal(mark.raw)}"
     if leaf.options:
         hint = did_you_mean(mark.raw, leaf.options)
         return UserError(f"{mark.where}: {key}: {mark.raw} is not an option", hint=hint)
@@ -64,6 +66,14 @@ def _chained(error: BaseException) -> list[BaseException]:
         found.append(current)
         current = current.__cause__ or current.__context__
     return found
+
+
+def _sexagesimal(text: str) -> int:
+    """`01:30` as 90, `01:30:00` as 5400: minutes and seconds, with hours before them."""
+    total = 0
+    for part in text.split(":"):
+        total = 60 * total + int(part)
+    return total
 
 
 def _base_key(full_key: str) -> str:

@@ -35,6 +35,12 @@ class Override:
     def removes(self) -> bool:
         return self.text.startswith("~")
 
+    @property
+    def option(self) -> str | None:
+        """`model/tiny` if it chooses an option of a group, None if it sets a value."""
+        is_choice = isinstance(self.value, str) and "." not in self.key and self.key not in schema().leaves
+        return f"{self.key}/{self.value}" if is_choice and not self.removes else None
+
     def marks(self) -> dict[str, Mark]:
         """The keys that it sets, with the text of each value."""
         return {key: Mark(self.where, _text(value)) for key, value in _walk(self.key, self.value)}

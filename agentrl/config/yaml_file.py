@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import grammar_parser
 from omegaconf._utils import get_yaml_loader
+from omegaconf.errors import GrammarParseError
 
 from agentrl.config.fields import Leaf, Schema, schema
 from agentrl.errors import UserError
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _STANDARD_TAG = "tag:yaml.org,2002:"
+_TAGS = {_STANDARD_TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,10 @@ class Entry:
     """None for a config by name, such as `agentrl` or `_self_`."""
     name: str
     """The option, or the config's name."""
-    override: bool
+    absolute: bool
+    """Named from the top of the search path (`/model`), also in a file that lies in a group."""
     optional: bool
+    """Whether it may be missing."""
 
 
 @dataclass(frozen=True)
@@ -61,34 +66,48 @@ class YamlFile:
 
     def defaults(self) -> list[Entry]:
         """Its defaults list. Raises UserError if it has none, or one that is not a list of entries."""
-        nodes = [value for key, value in self.root.value if key.value == "defaults"]
-        if not nodes:
+        if not self._defaults_nodes():
             raise UserError(f"{self.shown}: has no defaults list", hint="begin with `defaults: [agentrl, _self_]`")
+        return self.optional_defaults()
+
+    def optional_defaults(self) -> list[Entry]:
+        """Its defaults list, [] if it has none. Raises UserError if it is not a list of entries."""
+        nodes = self._defaults_nodes()
+        if not nodes:
+            return []
         if not isinstance(nodes[0], yaml.SequenceNode) or not nodes[0].value:
             raise UserError(f"{self.where(nodes[0])}: defaults is not a list", hint="write `- agentrl`, `- _self_`")
         return [self._entry(node) for node in nodes[0].value]
 
+    def names_itself(self) -> bool:
+        """Whether its defaults list says where its own values stand."""
+        return any(entry.name == "_self_" and entry.group is None for entry in self.optional_defaults())
+
+    def _defaults_nodes(self) -> list[yaml.Node]:
+        return [value for key, value in self.root.value if key.value == "defaults"]
+
     def _entry(self, node: yaml.Node) -> Entry:
+        where = self.where(node)
         if isinstance(node, yaml.ScalarNode):
-            return Entry(self.where(node), None, node.value, override=False, optional=False)
+            *words, name = node.value.split() or [""]
+            return Entry(where, None, name.lstrip("/"), name.startswith("/"), "optional" in words)
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
         if len(pairs) != 1 or not all(isinstance(part, yaml.ScalarNode) for part in pairs[0]):
             raise UserError(
-                f"{self.where(node)}: not an entry of a defaults list",
+                f"{where}: not an entry of a defaults list",
                 hint="write `- name`, `- group: option` or `- override /group: option`",
             )
-        *words, group = pairs[0][0].value.split()
-        return Entry(self.where(node), group.lstrip("/"), pairs[0][1].value, "override" in words, "optional" in words)
+        *words, group = pairs[0][0].value.split() or [""]
+        return Entry(where, group.lstrip("/"), pairs[0][1].value, group.startswith("/"), "optional" in words)
 
     def marks(self, package: str) -> dict[str, Mark]:
         """Where each of its keys is set, under `package` (the dotted key at which the file is merged, or '').
 
-        Raises UserError at the first unknown key, duplicate key, tag or value that YAML reads as something else.
+        Raises UserError at the first unknown key and at the first value that YAML reads as something else.
         """
         return dict(self._walk(package, self.root, schema()))
 
     def _walk(self, prefix: str, mapping: yaml.MappingNode, known: Schema) -> Iterator[tuple[str, Mark]]:
-        seen: set[str] = set()
         for key_node, value in mapping.value:
             if key_node.tag == _STANDARD_TAG + "merge":
                 for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
@@ -96,11 +115,10 @@ class YamlFile:
                 continue
             name = str(key_node.value)
             where = self.where(key_node)
-            if name in seen:
-                raise UserError(f"{where}: '{name}' is set twice", hint="YAML would silently keep the last one")
-            seen.add(name)
             if name == "defaults" and mapping is self.root:
                 continue
+            if "." in name:
+                raise UserError(f"{where}: '{name}': dots do not nest in YAML", hint=_nested(name))
             key = f"{prefix}.{name}" if prefix else name
             yield key, Mark(where, _raw(value))
             yield from self._walk_value(key, where, value, known)
@@ -119,8 +137,6 @@ class YamlFile:
     def _check_leaf(self, leaf: Leaf, value: yaml.Node) -> None:
         items = value.value if leaf.many and isinstance(value, yaml.SequenceNode) else [value]
         for item in items:
-            if not item.tag.startswith(_STANDARD_TAG):
-                raise UserError(f"{self.where(item)}: {leaf.key}: the tag {item.tag} means nothing here")
             if isinstance(item, yaml.ScalarNode) and item.style is None and (problem := _trap(leaf, item)):
                 raise UserError(f"{self.where(item)}: {leaf.key}: {problem[0]}", hint=problem[1])
 
@@ -143,7 +159,41 @@ def read_yaml(path: Path, shown: str) -> YamlFile:
         raise UserError(f"{shown}: is empty", hint="begin with `defaults: [agentrl, _self_]`")
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{shown}: holds no settings at its top level", hint="expected lines like `key: value`")
-    return YamlFile(path, shown, root)
+    file = YamlFile(path, shown, root)
+    _check_structure(file, root, set())
+    return file
+
+
+def _check_structure(file: YamlFile, node: yaml.Node, done: set[int]) -> None:
+    """Refuses what reading the file into values would refuse in many lines, or do in silence. Visits a node once."""
+    if id(node) in done:
+        return
+    done.add(id(node))
+    if node.tag not in _TAGS:
+        raise UserError(f"{file.where(node)}: the tag {node.tag.removeprefix(_STANDARD_TAG)} means nothing here")
+    if isinstance(node, yaml.ScalarNode):
+        _check_interpolation(file, node)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_structure(file, item, done)
+    else:
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise UserError(f"{file.where(key)}: a key must be a word")
+            if key.value in seen:
+                raise UserError(f"{file.where(key)}: '{key.value}' is set twice", hint="YAML would keep only the last")
+            seen.add(key.value)
+            _check_structure(file, value, done)
+
+
+def _check_interpolation(file: YamlFile, node: yaml.ScalarNode) -> None:
+    if "${" not in node.value:
+        return
+    try:
+        grammar_parser.parse(node.value)
+    except GrammarParseError as error:
+        raise UserError(f"{file.where(node)}: {node.value} is not a complete ${{...}}") from error
 
 
 def unknown_key(key: str, where: str, known: Schema) -> UserError:
@@ -152,8 +202,6 @@ def unknown_key(key: str, where: str, known: Schema) -> UserError:
         return UserError(f"{where}: '{key}': Hydra's own settings have no effect here", hint="remove it")
     nearest = known.nearest(key)
     hint = f"did you mean '{nearest}'?" if nearest else "agentrl show --schema lists all keys"
-    if "." in key and known.known(key.rpartition(".")[2]) and not nearest:
-        hint = f"'{key.rpartition('.')[2]}' belongs at the top level"
     return UserError(f"{where}: unknown key '{key}'", hint=hint)
 
 
@@ -180,6 +228,12 @@ def _number_trap(raw: str, means: str) -> tuple[str, str] | None:
         decimal = re.sub(r"^([-+]?)0+", r"\1", raw)
         return f"{raw} means {means} in YAML (octal)", f"write {decimal} or {means}"
     return None
+
+
+def _nested(name: str) -> str:
+    """`a.b` as it must be written in YAML, on one line."""
+    first, *rest = name.split(".")
+    return f"write {first}: {{{': {'.join(rest)}: ...{'}' * len(rest)}"
 
 
 def _is_interpolation(node: yaml.Node) -> bool:
