@@ -44,11 +44,11 @@ def root(
         print(ctx.get_help())
 
 
-# Each module adds its own commands. The help lists them in this order.
+# Each module adds its own commands; the help lists them in this order.
 launch.register(app)
-runs.register(app)
-show.register(app)
 plan.register(app)
+show.register(app)
+runs.register(app)
 
 
 def main() -> None:
