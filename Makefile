@@ -1,0 +1,72 @@
+# Everything starts here:
+#   make run      set up .venv and launch conf/exp.yaml (make run ARGS="seed=3" adds overrides)
+#   make test     set up .venv, lint, run the tests
+#   make lint     ruff, mypy, import contracts
+#   make bench    the benchmarks of scripts/bench
+#   make smollm2  fetch and convert SmolLM2-135M-Instruct for conf/smollm2.yaml
+#
+# The environment is set up when pyproject.toml or TORCH changed, and only then: a second call needs no network.
+# TORCH is what pip installs as torch. Plain PyPI serves a CUDA build for Linux, several GB large; to save them, give
+# the CPU build's wheel: make run TORCH=/path/to/torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+STAMP := $(VENV)/installed-$(shell { cat pyproject.toml; echo '$(TORCH)'; } | sha256sum | cut -c1-16)
+SMOLLM2 := models/smollm2-135m-instruct
+
+# One thread a process: several small-model processes share few cores, and more threads only spin against each other.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup bwrap run test lint format bench smollm2 clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP):
+	@echo "setting up $(VENV) with $(TORCH)"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) "$(TORCH)"
+	$(PIP) --editable ".[dev]"
+	@rm -f $(VENV)/installed-*
+	@touch $@
+
+bwrap:
+	@scripts/system_packages.sh bwrap
+
+run: setup bwrap
+	$(BIN)/agentrl launch conf/exp.yaml $(ARGS)
+
+test: setup bwrap lint
+	$(BIN)/pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup bwrap
+	@for script in scripts/bench/*.py; do \
+	  grep -q '__main__' $$script || continue; \
+	  echo "== $$script"; $(BIN)/python $$script || exit 1; \
+	done
+
+smollm2: $(SMOLLM2)/config.json
+
+$(SMOLLM2)/config.json: | setup
+	$(BIN)/python scripts/make_smollm2.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
