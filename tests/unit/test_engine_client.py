@@ -1,0 +1,168 @@
+"""SGLangClient against servers that misbehave: every fault becomes the right error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from agentrl.errors import EngineError, EngineRequestError
+from agentrl.inference.client import SGLangClient
+from agentrl.inference.engine import FinishReason, SamplingParams
+
+PARAMS = SamplingParams(max_new_tokens=3, temperature=0.5, stop_token_ids=(9,), seed=4)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def serving(handler: Handler, *, timeout_s: float = 20.0) -> AsyncIterator[SGLangClient]:
+    """A client of a server that gives every request to `handler`."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    client = SGLangClient("engine-0", f"http://{host}:{port}/", request_timeout_s=timeout_s)
+    try:
+        yield client
+    finally:
+        await client.close()
+        await runner.cleanup()
+
+
+def answering(content: Any, status: int = 200) -> Handler:
+    async def handler(request: web.Request) -> web.Response:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return web.Response(body=body, status=status)
+
+    return handler
+
+
+def generated(**changes: Any) -> dict[str, Any]:
+    meta = {
+        "id": "a",
+        "finish_reason": {"type": "length", "length": 2},
+        "weight_version": "7",
+        "cached_tokens": 5,
+        "output_token_logprobs": [[-0.5, 1, None], [-1.5, 2, None]],
+    }
+    return {"text": "", "output_ids": [1, 2], "meta_info": meta | changes}
+
+
+async def test_a_request_has_sglangs_shape_and_the_answer_becomes_a_generation() -> None:
+    seen: list[Any] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append((request.method, request.path, await request.json()))
+        return web.json_response(generated())
+
+    async with serving(handler) as client:
+        generation = await client.generate("a", [1, 2, 3], PARAMS)
+    body = {
+        "rid": "a",
+        "input_ids": [1, 2, 3],
+        "sampling_params": {"max_new_tokens": 3, "temperature": 0.5, "stop_token_ids": [9], "sampling_seed": 4},
+        "return_logprob": True,
+    }
+    assert seen == [("POST", "/generate", body)]
+    assert (generation.ids, generation.logprobs, generation.finish) == ([1, 2], [-0.5, -1.5], FinishReason.LENGTH)
+    assert (generation.version, generation.cached_tokens) == (7, 5)
+
+
+async def test_an_abort_before_the_first_token_is_an_empty_generation() -> None:
+    answer = {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}, "weight_version": "7"}}
+    async with serving(answering(answer)) as client:
+        generation = await client.generate("a", [1], PARAMS)
+    assert (generation.ids, generation.logprobs, generation.finish) == ([], [], FinishReason.ABORT)
+
+
+async def test_a_stop_token_in_the_last_place_is_a_stop() -> None:
+    answer = generated(output_token_logprobs=[[-0.5, 1, None], [-1.5, 9, None]]) | {"output_ids": [1, 9]}
+    async with serving(answering(answer)) as client:
+        assert (await client.generate("a", [1], PARAMS)).finish is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"<html>proxy</html>",
+        [],
+        {},
+        {"output_ids": [1]},
+        generated(output_token_logprobs=[[-0.5, 1, None]]),
+        generated(output_token_logprobs=[[-0.5, 1, None], [-0.5, 3, None]]),
+        generated(output_token_logprobs=[[-0.5, 1, None], [None, 2, None]]),
+        generated(output_token_logprobs=[[-0.5, 1, None], ["x", 2, None]]),
+        generated(weight_version="default"),
+        generated(weight_version=None),
+        generated(finish_reason={"type": "tired"}),
+        generated(finish_reason=None),
+    ],
+)
+async def test_an_answer_that_is_not_the_apis_is_an_engine_error(answer: Any) -> None:
+    async with serving(answering(answer)) as client:
+        with pytest.raises(EngineError, match="engine-0"):
+            await client.generate("a", [1], PARAMS)
+
+
+async def test_a_refused_request_is_told_from_a_broken_engine() -> None:
+    async with serving(answering({"error": {"message": "too long"}}, status=400)) as client:
+        with pytest.raises(EngineRequestError, match="too long"):
+            await client.generate("a", [1], PARAMS)
+    for status in (404, 429, 500, 502, 503):
+        async with serving(answering(b"oops", status=status)) as client:
+            with pytest.raises(EngineError, match=f"{status}: oops"):
+                await client.generate("a", [1], PARAMS)
+
+
+async def test_a_missed_deadline_is_an_engine_error() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    async with serving(handler, timeout_s=0.05) as client:
+        with pytest.raises(EngineError, match=r"within 0\.05 s"):
+            await client.generate("a", [1], PARAMS)
+
+
+async def test_a_lost_connection_is_an_engine_error() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with serving(handler) as client:
+        with pytest.raises(EngineError, match="/generate"):
+            await client.generate("a", [1], PARAMS)
+
+
+async def test_nobody_at_the_address_is_an_engine_error_and_unhealthy() -> None:
+    async with serving(answering({})) as client:
+        url = client._url
+    client = SGLangClient("gone", url, request_timeout_s=5.0)
+    try:
+        with pytest.raises(EngineError, match="gone"):
+            await client.version()
+        assert not await client.healthy()
+    finally:
+        await client.close()
+
+
+async def test_weights_that_were_not_loaded_are_an_error_even_at_200() -> None:
+    async with serving(answering({"success": False, "message": "live requests"})) as client:
+        with pytest.raises(EngineError, match="live requests"):
+            await client.update_weights("/weights", 3)
+
+
+async def test_loads_are_summed_over_ranks() -> None:
+    rank = {"num_running_reqs": 1, "num_waiting_reqs": 2, "num_used_tokens": 30, "max_total_num_tokens": 400}
+    async with serving(answering({"loads": [rank, rank]})) as client:
+        load = await client.load()
+    assert (load.num_running, load.num_queued, load.kv_tokens_used, load.kv_tokens_capacity) == (2, 4, 60, 800)
