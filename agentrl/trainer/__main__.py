@@ -11,6 +11,7 @@ import ctypes
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from agentrl.trainer.job import ExitCode, ExitReport, TrainerExit, TrainerJob
 log = logging.getLogger("agentrl.trainer")
 
 _PR_SET_PDEATHSIG = 1
+_CONNECT_TIMEOUT_S = 10.0
 
 
 def main() -> int:
@@ -67,11 +69,20 @@ def _train(job: TrainerJob) -> None:
 
 def _die_with_parent() -> None:
     """SIGKILL for this process when its parent ends, even by SIGKILL: no rank outlives its torchrun agent."""
-    parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent or parent == 1:
-        sys.exit(ExitCode.CRASHED)  # it had ended before we asked
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not _agent_lives():
+        sys.exit("the torchrun agent ended before its rank had started")
+
+
+def _agent_lives() -> bool:
+    """Whether the agent's store listens. The parent's pid does not tell: torchrun may be process 1 of a container."""
+    try:
+        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -97,10 +97,10 @@ class Learner:
         later = [row for rows in updates[1:] for row in rows]
         everything = [row for rows in updates for row in rows]
         return LossInputs(
-            proximal_N=self._evaluate(self._policy, batch, later),
+            proximal_N=self.evaluate(self._policy, batch, later),
             behaviour_N=torch.from_numpy(batch.behaviour_N),
             advantages_N=torch.from_numpy(batch.advantages_N),
-            reference_N=self._evaluate(self._reference, batch, everything) if self._reference else None,
+            reference_N=self.evaluate(self._reference, batch, everything) if self._reference else None,
         )
 
     def _my_micro_batches(self, batch: FlatBatch, rows: list[int]) -> list[MicroBatch]:
@@ -114,7 +114,7 @@ class Learner:
         return logprobs_N
 
     @torch.no_grad()
-    def _evaluate(self, policy: Policy, batch: FlatBatch, rows: list[int]) -> Tensor:
+    def evaluate(self, policy: Policy, batch: FlatBatch, rows: list[int]) -> Tensor:
         """float32[N] of the whole batch on every rank: log-probs of these trajectories' tokens, 0 elsewhere."""
         logprobs_N = torch.zeros(batch.num_sampled)
         if rows:

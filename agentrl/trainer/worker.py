@@ -124,8 +124,11 @@ class Worker:
         return Position(done.version, done.batch_id, done)
 
     def _check(self, batch: TrainBatch) -> None:
-        if batch.step != self._position.version + 1:
-            raise AgentrlError(f"the controller served step {batch.step} to a trainer at {self._position.version}")
+        if batch.step != self._position.version + 1 or not batch.trajectories:
+            raise AgentrlError(
+                f"the controller served {len(batch.trajectories)} trajectories as step {batch.step}"
+                f" to a trainer at version {self._position.version}"
+            )
         problems = batching.problems(batch.trajectories, self._policy.vocab_size)
         if problems:
             episode, reason = next(iter(problems.items()))

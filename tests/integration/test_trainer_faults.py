@@ -161,6 +161,16 @@ async def test_a_non_finite_loss_stops_with_the_episodes_and_leaves_no_weights(t
     assert not weights_folder(tmp_path / "run", 1).exists()
 
 
+async def test_a_gradient_that_overflows_stops_although_every_loss_is_finite(model: Path, tmp_path: Path) -> None:
+    trajectories = [replace(t, reward=1e37 * t.reward) for t in BATCHES[0].trajectories]
+    controller = SmallController(batches=[replace(BATCHES[0], trajectories=trajectories)])
+    assert await _run(controller, tmp_path, model) == [ExitCode.BAD_BATCH] * 2
+    report = ExitReport.load(tmp_path / "trainer.json")
+    assert report is not None
+    assert "every loss is finite" in report.message
+    assert not weights_folder(tmp_path, 1).exists()
+
+
 async def test_a_malformed_trajectory_is_refused_by_name(model: Path, tmp_path: Path) -> None:
     batch = make_batch()
     batch.trajectories[3] = replace(batch.trajectories[3], reward=float("nan"))

@@ -35,11 +35,12 @@ async def _train(
     world_size: int = 1,
     micro_batch_tokens: int = 8192,
     algorithm: AlgorithmConfig | None = None,
+    temperature: float = 1.0,
 ) -> list[StepDone]:
     controller = SmallController(batches=batches)
     runner = await controller.start()
     config = TrainerConfig(lr=1e-3, lr_warmup_steps=0, grad_clip=1e9, micro_batch_tokens=micro_batch_tokens)
-    job = make_job(run_dir, model, controller.url, trainer=config, algorithm=algorithm)
+    job = make_job(run_dir, model, controller.url, trainer=config, algorithm=algorithm, temperature=temperature)
     with start_trainer(job, world_size=world_size) as trainer:
         assert await trainer.wait() == [0] * world_size
     await runner.cleanup()
@@ -67,7 +68,9 @@ def _relative_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> fl
     return float(difference.norm() / torch.cat([t.flatten() for t in one.values()]).norm())
 
 
-def _plain_gradient(model: Path, batch: TrainBatch, *, cap: float, kl_coef: float) -> dict[str, Tensor]:
+def _plain_gradient(
+    model: Path, batch: TrainBatch, *, cap: float, kl_coef: float, temperature: float
+) -> dict[str, Tensor]:
     """The gradient of the first update by the formulas, one episode at a time, full logits, float64."""
     from transformers import LlamaForCausalLM
 
@@ -79,7 +82,7 @@ def _plain_gradient(model: Path, batch: TrainBatch, *, cap: float, kl_coef: floa
     loss = torch.zeros((), dtype=torch.float64)
     for trajectory, advantage in zip(trajectories, advantages, strict=True):
         ids = torch.tensor(trajectory.ids_array().astype(np.int64))
-        table = policy(input_ids=ids[None]).logits[0].log_softmax(-1)
+        table = policy(input_ids=ids[None]).logits[0].div(temperature).log_softmax(-1)
         for position in np.flatnonzero(trajectory.mask_array()).tolist():
             current = table[position - 1, ids[position]]
             weight = min(float(torch.exp(current.detach() - trajectory.logprobs_array()[position])), cap)
@@ -93,8 +96,8 @@ def _plain_gradient(model: Path, batch: TrainBatch, *, cap: float, kl_coef: floa
 async def test_the_update_follows_the_formulas(model: Path, tmp_path: Path) -> None:
     batch = make_batch()
     algorithm = AlgorithmConfig(importance_cap=1.5, kl_coef=0.3)
-    (done,) = await _train(model, tmp_path, [batch], world_size=2, algorithm=algorithm)
-    expected = _plain_gradient(model, batch, cap=1.5, kl_coef=0.3)
+    (done,) = await _train(model, tmp_path, [batch], world_size=2, algorithm=algorithm, temperature=0.7)
+    expected = _plain_gradient(model, batch, cap=1.5, kl_coef=0.3, temperature=0.7)
     assert _relative_difference(_gradient(tmp_path), expected) < 1e-4
     norm = torch.cat([t.flatten() for t in expected.values()]).norm()
     assert done.metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
