@@ -66,7 +66,10 @@ async def serve(options: argparse.Namespace) -> None:
         shutdown_timeout=0.0,
     )
     await runner.setup()
-    await web.TCPSite(runner, options.host, options.port).start()
+    try:
+        await web.TCPSite(runner, options.host, options.port).start()
+    except OSError as error:
+        raise UserError(f"cannot listen on {options.host}:{options.port}: {error.strerror}") from error
     host, port = runner.addresses[0][:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     _handle_signals(stopped)
