@@ -55,22 +55,21 @@ def main() -> None:
     """Run the command line and exit."""
     try:
         code = app(standalone_mode=False, prog_name="agentrl")
-    except (AgentrlError, typer.TyperException, typer.Abort, KeyboardInterrupt) as error:
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (AgentrlError, typer.TyperException) as error:
         if os.environ.get("AGENTRL_DEBUG"):
             raise
-        sys.exit(_complain(error))
+        code, line = _explained(error)
+        print("error: " + " ".join(line.split()), file=sys.stderr)
+        sys.exit(code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _complain(error: BaseException) -> int:
-    """Print the one line that explains `error`; returns the exit code."""
-    if isinstance(error, UserError):
-        code, line = 2, str(error)
-    elif isinstance(error, AgentrlError):
-        code, line = 1, str(error)
-    elif isinstance(error, typer.TyperException):
-        code, line = error.exit_code, f"{error.format_message()} (see agentrl --help)"
-    else:
-        code, line = 130, "interrupted"
-    print("error: " + " ".join(line.split()), file=sys.stderr)
-    return code
+def _explained(error: AgentrlError | typer.TyperException) -> tuple[int, str]:
+    """Exit code and text for an error."""
+    if isinstance(error, AgentrlError):
+        return (2 if isinstance(error, UserError) else 1), str(error)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "agentrl"
+    return error.exit_code, f"{error.format_message()} (see {command} --help)"

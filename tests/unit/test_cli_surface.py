@@ -1,0 +1,56 @@
+"""The command line's names: what users and scripts type. A change here is a change for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer.main
+
+from agentrl.cli.main import app
+
+FILE_AND_OVERRIDES = ["FILE", "OVERRIDE"]
+SURFACE = {
+    "agentrl": ["--version"],
+    "launch": [*FILE_AND_OVERRIDES, "--dry-run", "--json"],
+    "plan": [*FILE_AND_OVERRIDES, "--json"],
+    "show": [*FILE_AND_OVERRIDES, "--defaults", "--schema", "--json"],
+    "resume": ["RUN", "--runs-dir", "--json"],
+    "stop": ["RUN", "--runs-dir"],
+    "ps": ["--runs-dir", "--json"],
+    "status": ["RUN", "--runs-dir", "--json"],
+    "logs": ["RUN", "--role", "-r", "--lines", "-n", "--follow", "-f", "--runs-dir"],
+}
+
+
+def names(command: Any) -> list[str]:
+    """Arguments by their metavar, options by everything they can be called."""
+    found: list[str] = []
+    for parameter in command.params:
+        found += parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]
+    return [name for name in found if "completion" not in name]
+
+
+def surface() -> dict[str, list[str]]:
+    root: Any = typer.main.get_command(app)
+    found = {"agentrl": names(root)}
+    pending = [(name, command) for name, command in root.commands.items()]
+    while pending:
+        name, command = pending.pop(0)
+        inner = getattr(command, "commands", {})
+        if inner:
+            pending += [(f"{name} {sub}", below) for sub, below in inner.items()]
+        else:
+            found[name] = names(command)
+    return found
+
+
+def test_commands_and_options_are_what_they_were() -> None:
+    assert surface() == SURFACE
+
+
+def test_every_command_and_option_says_what_it_does() -> None:
+    root: Any = typer.main.get_command(app)
+    for command in root.commands.values():
+        assert command.help
+        for parameter in command.params:
+            assert parameter.help, f"{command.name} {parameter.name}"
