@@ -45,7 +45,8 @@ class Verification:
     reward: float | None
     """The finite number that it wrote."""
     problem: str | None
-    """Why there is no reward: no_tests, not_started, timed_out, missing, empty, not_a_number, not_finite, unreadable."""
+    """Why there is no reward: no_tests, not_started, timed_out, missing, empty, not_a_number, not_finite, ambiguous,
+    unreadable."""
     started: bool
     output: str
     """Its stdout and stderr, capped, for people."""

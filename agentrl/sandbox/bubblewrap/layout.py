@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agentrl.sandbox.provider import DEFAULT_PATH
 from agentrl.sandbox.supervisor.launch import EMPTY_FD, INFO_FD
 
 _GRADING_BYTES = 32 << 20
@@ -49,7 +50,7 @@ _FIRST_PROCESS = "echo up; exec env --ignore-signal=CHLD sleep infinity </dev/nu
 """Reports, then reaps orphans by ignoring them for ever. As pid 1 it cannot be killed from inside."""
 
 ENV = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PATH": DEFAULT_PATH,
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
@@ -86,6 +87,8 @@ def bwrap_argv(bwrap: str, *, disk_bytes: int, host_root: Path = Path("/")) -> l
         argv += ["--perms", mode, "--dir", path]
     for path in ("/tests", "/logs"):
         argv += ["--size", str(_GRADING_BYTES), "--tmpfs", path]
+    for path in ("/logs/agent", "/logs/artifacts", "/logs/verifier"):
+        argv += ["--perms", "0777", "--dir", path]
     for name in _PUBLIC_ETC:
         argv += _public_file(host_root / "etc" / name)
     argv += ["--ro-bind-data", str(EMPTY_FD), "/etc/ld.so.preload"]  # or an agent could preload into the verifier

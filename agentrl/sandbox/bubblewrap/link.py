@@ -47,8 +47,8 @@ class SupervisorLink:
     async def request(self, op: str, payload: bytes = b"", **fields: Any) -> tuple[frames.Header, bytes]:
         """Send one request and wait for its reply. Cancelling an exec kills the command.
 
-        Raises SandboxError for what the supervisor reports as such and for its own end; OSError for errors of files
-        inside; UserError for a user that is not there.
+        Raises SandboxError when the sandbox or the supervisor is gone or broken; OSError when the sandbox's files
+        refuse a put; UserError for a user that is not there.
         """
         if self._lost is not None:
             raise SandboxError(self._lost)
@@ -137,8 +137,8 @@ async def _read_frame(reader: asyncio.StreamReader) -> tuple[frames.Header, byte
 
 def _error(header: frames.Header) -> Exception:
     message, kind, number = header["error"], header["kind"], header["errno"]
-    if kind == "SandboxError":
-        return SandboxError(message)
+    if kind == "FileError":
+        return OSError(number, message)
     if kind == "UnknownUser":
         return UserError(message)
-    return OSError(number, message)
+    return SandboxError(message)

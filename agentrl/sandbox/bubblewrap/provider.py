@@ -15,11 +15,14 @@ from agentrl.sandbox.bubblewrap import records
 from agentrl.sandbox.bubblewrap.host import Host, check_host
 from agentrl.sandbox.bubblewrap.layout import FILES, bwrap_argv
 from agentrl.sandbox.bubblewrap.link import SupervisorLink, open_link
+from agentrl.sandbox.bubblewrap.records import reap
 from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox, Upload, pack
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Image, SandboxSpec
 
 _LIMITS_BY = {2: "cgroup2", 1: "cgroup1", 0: "rlimits"}
+
+__all__ = ["BubblewrapProvider", "reap"]
 
 logger = logging.getLogger(__name__)
 

@@ -165,6 +165,14 @@ def put(room: Room, entries: list[dict[str, Any]], content: bytes) -> Report:
     a file, the target of a link. `content` is that of all files, in their order.
     """
     _become_root(room)
+    try:
+        _put(entries, content)
+    except OSError as error:
+        return {"error": f"{error.filename}: {error.strerror}", "kind": "FileError", "errno": error.errno}, b""
+    return {}, b""
+
+
+def _put(entries: list[dict[str, Any]], content: bytes) -> None:
     offset = 0
     for entry in entries:
         path, kind = entry["path"], entry["kind"]
@@ -181,7 +189,6 @@ def put(room: Room, entries: list[dict[str, Any]], content: bytes) -> Report:
         else:
             _write_new(path, content[offset : offset + entry["size"]], entry["mode"])
             offset += entry["size"]
-    return {}, b""
 
 
 def get(room: Room, path: str, max_bytes: int) -> Report:
@@ -189,7 +196,7 @@ def get(room: Room, path: str, max_bytes: int) -> Report:
     _become_root(room)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OSError:
         return {"found": False}, b""
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):

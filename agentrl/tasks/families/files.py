@@ -12,5 +12,5 @@ class TaskFiles:
     name: str
     """Folder name and task name; unique in the family."""
     files: dict[str, str]
-    """Relative path -> content, e.g. `instruction.md`, `task.toml`, `environment/Dockerfile`, `tests/test.sh`. Files that
-    end in `.sh` are written executable."""
+    """Relative path -> content, e.g. `instruction.md`, `task.toml`, `environment/Dockerfile`, `tests/test.sh`. Files
+    that end in `.sh` are written executable."""

@@ -1,0 +1,153 @@
+"""`agentrl tasks`: check task folders, write a shipped family to disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from agentrl.tasks.check import CheckResult
+    from agentrl.tasks.config import Family
+    from agentrl.tasks.harbor import Skipped
+    from agentrl.tasks.task import Task
+
+app = typer.Typer(help="Check task folders, and write shipped tasks to disk.", no_args_is_help=True)
+
+JobsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, max=64, help="Tasks checked at once.")]
+CountOption = Annotated[int, typer.Option("--count", min=1, help="Tasks of the family.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the family.")]
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="tasks")
+
+
+@app.command()
+def check(
+    path_or_family: Annotated[str, typer.Argument(metavar="PATH|FAMILY", help="A folder of tasks, or a family.")],
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    jobs: JobsOption = 2,
+    count: CountOption = 64,
+    seed: SeedOption = 0,
+) -> None:
+    """Check that each task's own solution scores 1 and doing nothing scores 0. Exits with 1 if one fails."""
+    import asyncio
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="agentrl-check-") as scratch:
+        tasks, skipped = _find(path_or_family, count, seed, Path(scratch) / "tasks")
+        results = asyncio.run(_check(tasks, skipped, jobs, Path(scratch) / "sandboxes", quiet=json_))
+    if json_:
+        _print_json(results)
+    else:
+        _print_table(results)
+    if not any(result.runnable for result in results) or any(r.runnable and not r.passed for r in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def generate(
+    family: Annotated[str, typer.Argument(help="The family.")],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make; one folder per task goes in it.")],
+    count: CountOption = 64,
+    seed: SeedOption = 0,
+) -> None:
+    """Write tasks of a shipped family to a new folder. The same seed gives the same bytes."""
+    from agentrl.errors import UserError
+    from agentrl.tasks.families import FAMILIES, write_tasks
+
+    try:
+        write_tasks(FAMILIES[_family(family)](count, seed), out)
+    except FileExistsError as error:
+        raise UserError(str(error), hint="give a folder that does not exist") from error
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    print(f"{count} tasks in {out}")
+
+
+def _find(name: str, count: int, seed: int, scratch: Path) -> tuple[list[Task], list[Skipped]]:
+    """A folder's tasks, or those of a family, written to `scratch`."""
+    from agentrl.errors import TaskError, UserError
+    from agentrl.tasks.families import FAMILIES, write_tasks
+    from agentrl.tasks.harbor import scan_tasks
+
+    folder = Path(name)
+    if not folder.is_dir():
+        write_tasks(FAMILIES[_family(name)](count, seed), scratch)
+        folder = scratch
+    try:
+        return scan_tasks(folder)
+    except TaskError as error:
+        raise UserError(error.message, hint=error.hint) from error
+
+
+def _family(name: str) -> Family:
+    from agentrl.errors import UserError
+    from agentrl.tasks.families import FAMILIES
+
+    known = {family.value: family for family in FAMILIES}
+    found = known.get(name.replace("-", "_"))
+    if found is None:
+        raise UserError(f"{name}: neither a folder nor a family of tasks", hint=f"families: {', '.join(known)}")
+    return found
+
+
+async def _check(
+    tasks: list[Task], skipped: list[Skipped], jobs: int, state_dir: Path, *, quiet: bool
+) -> list[CheckResult]:
+    from agentrl.sandbox.bubblewrap import BubblewrapProvider
+    from agentrl.sandbox.config import SandboxConfig
+    from agentrl.tasks.check import check_tasks, skipped_result
+
+    provider = BubblewrapProvider(SandboxConfig(), state_dir=state_dir)
+    try:
+        with _progress(len(tasks), quiet=quiet) as advance:
+            checked = await check_tasks(tasks, provider, jobs, on_result=lambda _: advance())
+    finally:
+        await provider.close()
+    return [*checked, *map(skipped_result, skipped)]
+
+
+@contextmanager
+def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar on stderr while the block runs, where that is a terminal; yields what moves it on."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True, markup=False)
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+        bar = progress.add_task("checking", total=total)
+        yield lambda: progress.advance(bar)
+
+
+def _print_json(results: list[CheckResult]) -> None:
+    import json
+    from dataclasses import asdict
+
+    print(json.dumps([asdict(result) for result in results], indent=1))
+
+
+def _print_table(results: list[CheckResult]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("task", "oracle", "no-op", "result"):
+        table.add_column(title, overflow="fold")
+    for result in results:
+        status = "ok" if result.passed else f"{'failed' if result.runnable else 'skipped'}: {result.reason}"
+        table.add_row(Text(result.task), _score(result.oracle), _score(result.noop), Text(status))
+    Console(markup=False, highlight=False).print(table)
+    passed = sum(result.passed for result in results)
+    skipped = sum(not result.runnable for result in results)
+    print(f"{passed} ok, {len(results) - passed - skipped} failed, {skipped} skipped")
+
+
+def _score(reward: float | None) -> str:
+    return "-" if reward is None else f"{reward:g}"

@@ -1,0 +1,90 @@
+"""Whether tasks can be trusted: their own solution must score 1, doing nothing must score 0."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from agentrl.errors import SandboxError, UserError
+from agentrl.sandbox.provider import ExecResult, SandboxProvider
+from agentrl.tasks.harbor import Skipped
+from agentrl.tasks.task import Task, Verification
+from agentrl.tasks.verifier import run_oracle, verify
+
+_SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """What was found about one task."""
+
+    task: str
+    runnable: bool
+    """False: skipped, because sandboxes of this machine cannot give it what it needs."""
+    reason: str | None
+    """Why it was skipped, or why it failed; None if all is well."""
+    oracle: float | None = None
+    """Reward after its own solution; None if there was none."""
+    noop: float | None = None
+    """Reward after nothing; None if there was none."""
+
+    @property
+    def passed(self) -> bool:
+        return self.runnable and self.reason is None
+
+
+async def check_tasks(
+    tasks: Iterable[Task],
+    provider: SandboxProvider,
+    concurrency: int,
+    *,
+    on_result: Callable[[CheckResult], None] = lambda _: None,
+) -> list[CheckResult]:
+    """Check each task in two fresh sandboxes, `concurrency` tasks at once. Results in the order of `tasks`."""
+    turns = asyncio.Semaphore(concurrency)
+
+    async def one(task: Task) -> CheckResult:
+        async with turns:
+            result = await _check(task, provider)
+        on_result(result)
+        return result
+
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(one(task)) for task in tasks]
+    return [task.result() for task in running]
+
+
+def skipped_result(skipped: Skipped) -> CheckResult:
+    """The result of a task that was not even tried."""
+    return CheckResult(task=skipped.folder.name, runnable=False, reason=skipped.reason)
+
+
+async def _check(task: Task, provider: SandboxProvider) -> CheckResult:
+    if not (task.solution / "solve.sh").is_file():
+        return CheckResult(task=task.name, runnable=True, reason="has no solution/solve.sh to check it with")
+    try:
+        noop, _ = await _score(task, provider, solve=False)
+        oracle, solved = await _score(task, provider, solve=True)
+    except (SandboxError, UserError) as error:
+        return CheckResult(task=task.name, runnable=True, reason=str(error))
+    reason = _problem("doing nothing", noop, wanted=0.0) or _problem("its solution", oracle, wanted=1.0, solved=solved)
+    return CheckResult(task=task.name, runnable=True, reason=reason, oracle=oracle.reward, noop=noop.reward)
+
+
+async def _score(task: Task, provider: SandboxProvider, *, solve: bool) -> tuple[Verification, ExecResult | None]:
+    sandbox = await provider.create(task.spec)
+    try:
+        solved = await run_oracle(task, sandbox) if solve else None
+        return await verify(task, sandbox), solved
+    finally:
+        await sandbox.close()
+
+
+def _problem(after: str, found: Verification, *, wanted: float, solved: ExecResult | None = None) -> str | None:
+    if found.reward == wanted:
+        return None
+    got = f"scores {found.reward:g}" if found.reward is not None else f"gives no reward ({found.problem})"
+    said = (found.output + (solved.stderr.decode(errors="replace") if solved else "")).strip()
+    tail = f": {said[-_SHOWN_CHARS:]}" if said else ""
+    return " ".join(f"{after} {got}, not {wanted:g}{tail}".split())

@@ -1,0 +1,113 @@
+"""The tasks of a run: generated or loaded, filtered, split into those that train and those that are held out."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from agentrl.errors import TaskError, UserError
+from agentrl.tasks.config import Family, TasksConfig
+from agentrl.tasks.families import FAMILIES, digest, write_tasks
+from agentrl.tasks.families.files import TaskFiles
+from agentrl.tasks.harbor import Skipped, load_task, scan_tasks
+from agentrl.tasks.task import Task
+
+_FIRST_LOOK = 256
+"""Tasks that a family makes before a pattern counts as matching nothing."""
+_MOST = 16_384
+"""Tasks that a family makes in search of enough that match."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """No task is in both."""
+
+    train: tuple[Task, ...]
+    heldout: tuple[Task, ...]
+    skipped: tuple[Skipped, ...] = ()
+    """Folders that cannot run here, with the reason."""
+
+
+def load_dataset(config: TasksConfig, *, workspace: Path) -> Dataset:
+    """The tasks that `config` names. Generated ones are written under `workspace`, once.
+
+    Raises UserError: no such path, no task in it, a task that is wrong, none that matches, fewer than asked for.
+    """
+    try:
+        return _load_path(config) if config.family is Family.none else _load_family(config, workspace)
+    except TaskError as error:
+        raise UserError(error.message, hint=error.hint) from error
+
+
+def _load_family(config: TasksConfig, workspace: Path) -> Dataset:
+    if config.path is not None:
+        raise UserError(f"tasks.path is set, and so is tasks.family {config.family.value}", hint="leave one out")
+    chosen = _generate(config, config.num_train + config.num_heldout)
+    folder = workspace / f"{config.family.value}-{digest(chosen)}"
+    if not folder.exists():
+        write_tasks(chosen, folder)
+    tasks = tuple(load_task(folder / files.name) for files in chosen)
+    return Dataset(tasks[: config.num_train], tasks[config.num_train :])
+
+
+def _generate(config: TasksConfig, asked: int) -> list[TaskFiles]:
+    """The first `asked` tasks of the family that match `include`."""
+    generate = FAMILIES[config.family]
+    count = asked if config.include == ["*"] else max(asked, _FIRST_LOOK)
+    while True:
+        made = generate(count, config.seed)
+        chosen = [task for task in made if _included(task.name, config.include)]
+        if not chosen:
+            raise _none_matches(config.include, [task.name for task in made])
+        if len(chosen) >= asked:
+            return chosen[:asked]
+        if count >= _MOST:
+            raise UserError(
+                f"tasks.include: only {len(chosen)} tasks of {config.family.value} match, {asked} are asked for",
+                hint="widen the patterns, or lower tasks.num_train or tasks.num_heldout",
+            )
+        count = min(4 * count, _MOST)
+
+
+def _load_path(config: TasksConfig) -> Dataset:
+    if config.path is None:
+        raise UserError("tasks: neither a family nor a path is set", hint="set tasks.family or tasks.path")
+    path = Path(config.path)
+    if not path.is_dir():
+        raise UserError(f"tasks.path: {path}: no such folder", hint=_similar(path))
+    tasks, skipped = scan_tasks(path)
+    if not tasks:
+        raise UserError(f"tasks.path: {path}: none of its tasks can run here", hint=f"first: {skipped[0].reason}")
+    chosen = [task for task in tasks if _included(task.name, config.include)]
+    if not chosen:
+        raise _none_matches(config.include, [task.name for task in tasks])
+    if len(chosen) <= config.num_heldout:
+        raise UserError(
+            f"tasks.path: {path}: {len(chosen)} tasks, of which tasks.num_heldout takes {config.num_heldout}",
+            hint="add tasks or lower tasks.num_heldout",
+        )
+    Random(f"tasks/{config.seed}").shuffle(chosen)
+    split = len(chosen) - config.num_heldout
+    return Dataset(tuple(chosen[:split]), tuple(chosen[split:]), tuple(skipped))
+
+
+def _included(name: str, patterns: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _none_matches(patterns: list[str], names: list[str]) -> UserError:
+    near = difflib.get_close_matches(patterns[0] if patterns else "", names, n=1, cutoff=0.3)
+    return UserError(
+        f"tasks.include: no task matches {', '.join(patterns) or 'an empty list'}",
+        hint=f"a task is named {near[0] if near else names[0]}",
+    )
+
+
+def _similar(path: Path) -> str | None:
+    if not path.parent.is_dir():
+        return None
+    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir() if p.is_dir()], n=1)
+    return f"did you mean {path.parent / near[0]}?" if near else None
