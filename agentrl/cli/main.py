@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from agentrl import __version__
-from agentrl.cli import launch, plan, runs, show
+from agentrl.cli import launch, plan, runs, show, tasks
 from agentrl.errors import AgentrlError, UserError
 
 app = typer.Typer(
@@ -49,6 +49,7 @@ launch.register(app)
 plan.register(app)
 show.register(app)
 runs.register(app)
+tasks.register(app)
 
 
 def main() -> None:

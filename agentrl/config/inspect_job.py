@@ -12,14 +12,16 @@ from typing import Any
 from agentrl.config.lint import LintFacts
 from agentrl.config.plan import ModelShape, PlanFacts
 from agentrl.config.schema import JobConfig
+from agentrl.errors import TaskError, UserError
 from agentrl.model.config import Recipe
 from agentrl.tasks.config import Family
+from agentrl.tasks.harbor import scan_tasks
 
 _MAX_HEADER_BYTES = 1 << 26
 
 
 def inspect_job(config: JobConfig, file: Path) -> PlanFacts:
-    """Facts about the job of a YAML file on this machine."""
+    """Facts about the job of a YAML file on this machine. Raises UserError if a task is wrong."""
     folder = Path(config.model.path) if config.model.recipe is Recipe.none and config.model.path else None
     return PlanFacts(
         run_stem=file.stem,
@@ -66,11 +68,14 @@ def _product(shape: list[int]) -> int:
 
 
 def _count_tasks(config: JobConfig) -> int | None:
-    """Task folders of `tasks.path` whose name matches; None where tasks are generated or no folder is there."""
-    if config.tasks.family is not Family.none or config.tasks.path is None:
+    """Tasks in `tasks.path` that can run and match; None where tasks are generated or no folder is there.
+
+    Raises UserError if a task there is wrong.
+    """
+    if config.tasks.family is not Family.none or config.tasks.path is None or not Path(config.tasks.path).is_dir():
         return None
-    folder = Path(config.tasks.path)
-    if not folder.is_dir():
-        return None
-    names = [path.parent.name for path in folder.glob("*/task.toml")]
-    return sum(any(fnmatchcase(name, pattern) for pattern in config.tasks.include) for name in names)
+    try:
+        tasks, _ = scan_tasks(Path(config.tasks.path))
+    except TaskError as error:
+        raise UserError(error.message, hint=error.hint) from error
+    return sum(any(fnmatchcase(task.name, pattern) for pattern in config.tasks.include) for task in tasks)

@@ -28,7 +28,7 @@ class LintFacts:
     """What the configuration itself does not say. None: not known, and rules that need it stay silent."""
 
     num_tasks: int | None = None
-    """Tasks found in `tasks.path` that match `tasks.include`, training and held-out together."""
+    """Tasks in `tasks.path` that can run here and match `tasks.include`, training and held-out together."""
     num_cpus: int | None = None
     """CPUs that this process may use."""
     model_found: bool | None = None

@@ -37,9 +37,12 @@ def model_source(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
 
 
 def tasks_source(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
-    """Tasks come from a folder or from a generator; with neither there is nothing to act on."""
+    """Tasks come from a folder or from a generator: with neither there is nothing to act on, and with both it is not
+    clear which is meant."""
     tasks = config.tasks
     if tasks.family is not Family.none:
+        if tasks.path is not None:
+            yield _error("tasks.path", f"is set, and so is tasks.family {tasks.family.name}", "remove one of the two")
         return
     if tasks.path is None:
         yield _error("tasks.path", "no tasks are chosen", "choose tasks=boxes, or set tasks.path to a folder")
@@ -156,7 +159,7 @@ def enough_tasks(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
     if config.tasks.family is not Family.none or facts.num_tasks is None:
         return
     if facts.num_tasks == 0:
-        yield _error("tasks.include", "no task in tasks.path matches", "check tasks.path and the patterns")
+        yield _error("tasks.include", "no task in tasks.path can run and matches", "agentrl tasks check PATH says why")
     elif facts.num_tasks <= config.tasks.num_heldout:
         message = f"{config.tasks.num_heldout} of {facts.num_tasks} tasks are held out: none is left to train on"
         yield _error("tasks.num_heldout", message, "lower it")
@@ -286,9 +289,7 @@ def ignored_settings(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
                 yield _warning(f"model.{key}", "is ignored: model.recipe is none", "remove it")
     elif config.model.path is not None:
         yield _warning("model.path", f"is ignored: model.recipe is {config.model.recipe.name}", "remove one of the two")
-    if config.tasks.family is not Family.none and config.tasks.path is not None:
-        yield _warning("tasks.path", f"is ignored: tasks.family is {config.tasks.family.name}", "remove one of the two")
-    if config.tasks.path is not None and config.tasks.num_train != schema().leaves["tasks.num_train"].default:
+    if config.tasks.family is Family.none and config.tasks.num_train != schema().leaves["tasks.num_train"].default:
         yield _warning("tasks.num_train", "is ignored: all tasks of a folder but the held-out train", "remove it")
 
 

@@ -19,6 +19,8 @@ SURFACE = {
     "ps": ["--runs-dir", "--json"],
     "status": ["RUN", "--runs-dir", "--json"],
     "logs": ["RUN", "--role", "-r", "--lines", "-n", "--follow", "-f", "--runs-dir"],
+    "tasks check": ["PATH|FAMILY", "--json", "--jobs", "-j", "--count", "--seed"],
+    "tasks generate": ["FAMILY", "DIR", "--count", "--seed"],
 }
 
 
@@ -26,7 +28,9 @@ def names(command: Any) -> list[str]:
     """Arguments by their metavar, options by everything they can be called."""
     found: list[str] = []
     for parameter in command.params:
-        found += parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]
+        found += (
+            parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or parameter.name.upper()]
+        )
     return [name for name in found if "completion" not in name]
 
 

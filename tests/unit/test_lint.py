@@ -52,6 +52,7 @@ def test_the_defaults_with_a_model_and_tasks_have_no_findings() -> None:
 CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     ("model_source", {"model__recipe": "none"}, ERROR, "model.path"),
     ("tasks_source", {"tasks__family": "none"}, ERROR, "tasks.path"),
+    ("tasks_source", {"tasks__path": "somewhere"}, ERROR, "tasks.path"),
     ("recipe_fits_tasks", {"tasks__family": "shell_basics"}, WARNING, "model.recipe"),
     ("recipe_fits_tasks", {"agent__format": "fenced"}, WARNING, "agent.format"),
     ("deadlines_nest", {"agent__tool_timeout_s": 60}, ERROR, "agent.turn_timeout_s"),
@@ -103,7 +104,6 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     ("cpus_for_threads", {"schedule__balance": "overlap"}, WARNING, "trainer.world_size"),
     ("cpus_for_threads", {"inference__num_engines": 3}, WARNING, "inference.num_engines"),
     ("ignored_settings", {"model__path": "somewhere"}, WARNING, "model.path"),
-    ("ignored_settings", {"tasks__path": "somewhere"}, WARNING, "tasks.path"),
 ]
 
 

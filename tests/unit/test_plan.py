@@ -6,11 +6,16 @@ import json
 import struct
 from pathlib import Path
 
+import pytest
+
 from agentrl.config.inspect_job import inspect_job, model_shape
 from agentrl.config.lint import LintFacts, Severity
 from agentrl.config.plan import CONTROLLER_BYTES, TORCH_BYTES, ModelShape, PlanFacts, plan, run_dir_rule
 from agentrl.config.schema import JobConfig
 from agentrl.config.tree import from_tree
+from agentrl.errors import UserError
+from agentrl.tasks.config import Family
+from agentrl.tasks.families import FAMILIES, write_tasks
 
 TINY = {"model": {"recipe": "tiny"}, "tasks": {"family": "boxes"}, "agent": {"format": "line"}}
 
@@ -103,15 +108,14 @@ def test_a_model_that_cannot_be_read_has_no_shape(tmp_path: Path) -> None:
 
 def test_facts_about_folders(tmp_path: Path) -> None:
     write_model(tmp_path / "m")
-    for name in ("mkdir-1", "mkdir-2", "copy-1", "not-a-task"):
-        (tmp_path / "t" / name).mkdir(parents=True)
-        if name != "not-a-task":
-            (tmp_path / "t" / name / "task.toml").write_text("")
+    made = FAMILIES[Family.shell_basics](40, 0)
+    write_tasks(made, tmp_path / "t")
     tasks = {"path": str(tmp_path / "t"), "include": ["mkdir*"]}
+    num_mkdir = sum(files.name.startswith("mkdir") for files in made)
     facts = inspect_job(from_tree({"model": {"path": str(tmp_path / "m")}, "tasks": tasks}), tmp_path / "exp.yaml")
     assert facts.run_stem == "exp"
     assert facts.model is not None
-    assert (facts.lint.num_tasks, facts.lint.model_found, facts.lint.tasks_found) == (2, True, True)
+    assert (facts.lint.num_tasks, facts.lint.model_found, facts.lint.tasks_found) == (num_mkdir, True, True)
     missing = inspect_job(from_tree({"model": {"path": "/none"}, "tasks": {"path": "/none"}}), Path("x.yaml"))
     assert (missing.lint.num_tasks, missing.lint.model_found, missing.lint.tasks_found) == (None, False, False)
 
@@ -120,3 +124,10 @@ def test_a_job_without_folders_has_nothing_to_look_at() -> None:
     facts = inspect_job(from_tree(TINY), Path("exp.yaml"))
     assert facts.model is None
     assert facts.lint == LintFacts(num_cpus=facts.lint.num_cpus)
+
+
+def test_a_task_that_is_wrong_is_said_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "t" / "broken").mkdir(parents=True)
+    (tmp_path / "t" / "broken" / "task.toml").write_text("[")
+    with pytest.raises(UserError, match=r"broken"):
+        inspect_job(from_tree({"model": {"path": "m"}, "tasks": {"path": str(tmp_path / "t")}}), Path("x.yaml"))
