@@ -61,16 +61,20 @@ def main() -> None:
     except (AgentrlError, typer.TyperException) as error:
         if os.environ.get("AGENTRL_DEBUG"):
             raise
-        code, line = _explained(error)
-        print("error: " + " ".join(line.split()), file=sys.stderr)
+        code, text = _explained(error)
+        print(text, file=sys.stderr)
         sys.exit(code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _explained(error: AgentrlError | typer.TyperException) -> tuple[int, str]:
-    """Exit code and text for an error."""
+    """Exit code, and what to print: one line, or the help of a command group that was called without a command."""
     if isinstance(error, AgentrlError):
-        return (2 if isinstance(error, UserError) else 1), str(error)
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context else "agentrl"
-    return error.exit_code, f"{error.format_message()} (see {command} --help)"
+        code, message = (2 if isinstance(error, UserError) else 1), str(error)
+    else:
+        code, message = error.exit_code, error.format_message()
+        if message.startswith("Usage:"):
+            return code, message
+        context = getattr(error, "ctx", None)
+        message += f" (see {context.command_path if context else 'agentrl'} --help)"
+    return code, "error: " + " ".join(message.split())

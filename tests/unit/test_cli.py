@@ -116,6 +116,13 @@ def test_no_arguments_and_help_print_the_commands(agentrl: Agentrl) -> None:
         assert result.err == ""
 
 
+def test_a_command_group_alone_prints_its_help(agentrl: Agentrl) -> None:
+    result = agentrl("tasks")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: agentrl tasks")
+    assert "check" in result.err
+
+
 def test_version(agentrl: Agentrl) -> None:
     assert agentrl("--version").out == f"agentrl {__version__}\n"
 
