@@ -2,7 +2,7 @@
 #   make run      set up .venv and launch conf/exp.yaml (make run ARGS="seed=3" adds overrides)
 #   make test     set up .venv, lint, run the tests
 #   make lint     ruff, mypy, import contracts
-#   make bench    the benchmarks of scripts/bench
+#   make bench    the benchmarks of scripts/bench, each a ratio in one run; makes .venv-trl for one of them
 #   make smollm2  fetch and convert SmolLM2-135M-Instruct for conf/smollm2.yaml
 #
 # The environment is set up when pyproject.toml or TORCH changed, and only then: a second call needs no network.
@@ -18,6 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := $(VENV)/installed-$(shell { cat pyproject.toml; echo '$(TORCH)'; } | sha256sum | cut -c1-16)
+BENCHES := cli controller engine sandbox trainer_vs_trl
 SMOLLM2 := models/smollm2-135m-instruct
 
 # One thread a process: several small-model processes share few cores, and more threads only spin against each other.
@@ -58,10 +59,8 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup bwrap
-	@for script in scripts/bench/*.py; do \
-	  grep -q '__main__' $$script || continue; \
-	  echo "== $$script"; $(BIN)/python $$script || exit 1; \
-	done
+	scripts/bench/setup_trl.sh
+	@for name in $(BENCHES); do echo "== $$name"; $(BIN)/python scripts/bench/$$name.py || exit 1; done
 
 smollm2: $(SMOLLM2)/config.json
 
