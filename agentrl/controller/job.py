@@ -39,7 +39,8 @@ from agentrl.observe.files import MetricsFile
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.chat import Chat
 from agentrl.rollout.episode import EpisodeRunner, TurnRecord
-from agentrl.sandbox.bubblewrap.provider import BubblewrapProvider, reap
+from agentrl.sandbox.bubblewrap.provider import BubblewrapProvider
+from agentrl.sandbox.bubblewrap.records import reap
 from agentrl.tasks.dataset import load_dataset
 from agentrl.trainer.job import TrainerJob
 from agentrl.wire import encode
