@@ -277,16 +277,31 @@ def test_bad_weights_are_refused_and_the_old_ones_still_serve(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not safetensors at all", b"\xff" * 64])
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_unreadable_weights_are_refused_and_the_old_ones_still_serve(
-    content: bytes | None, llama: Path, tmp_path: Path
+    name: str, content: bytes | None, tmp_path: Path
 ) -> None:
+    good = save_random_model(tmp_path / "good", CONFIGS[name]())
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "config.json").write_bytes((good / "config.json").read_bytes())
     if content is not None:
-        (tmp_path / "model.safetensors").write_bytes(content)
-    core = make_core(llama)
+        (bad / "model.safetensors").write_bytes(content)
+    core = make_core(good)
     with still_serving(core), torch.inference_mode():
-        for folder in (tmp_path, tmp_path / "nowhere"):
+        for folder in (bad, tmp_path / "nowhere"):
             with pytest.raises(WeightsError):
                 core.update(Update(folder, "1", flush=True))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_weights_do_not_depend_on_their_file_once_loaded(name: str, tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path, CONFIGS[name]())
+    core = make_core(folder)
+    with still_serving(core), (folder / "model.safetensors").open("r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        file.write(b"\x55" * size)
 
 
 def test_weights_in_shards_are_found_by_their_index(llama: Path, tmp_path: Path) -> None:

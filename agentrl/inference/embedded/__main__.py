@@ -100,9 +100,15 @@ def _build(options: argparse.Namespace) -> tuple[Any, Any]:
         max_total_tokens=options.max_total_tokens,
         prefill_tokens=options.chunked_prefill_size,
     )
-    core = EngineCore(
-        model, folder, limits=limits, context_length=context_length, version=options.weight_version, dtype=dtype
-    )
+    try:
+        core = EngineCore(
+            model, folder, limits=limits, context_length=context_length, version=options.weight_version, dtype=dtype
+        )
+    except MemoryError as error:
+        raise UserError(
+            f"no memory for a KV cache of {limits.max_running} requests of {context_length} tokens",
+            hint="lower inference.max_running_requests or inference.context_length",
+        ) from error
     served = ServedModel(vocab_size=model.vocab_size, stop_ids=stop_token_ids(folder), context_length=context_length)
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
     front = FrontOptions(

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.cache_utils import Cache
+from transformers.utils.logging import disable_progress_bar
 
 from agentrl.errors import UserError
 from agentrl.inference.embedded.batch import Batch, Chunk
@@ -27,6 +29,7 @@ class TransformersModel:
     """Implements `CausalModel` for every architecture that transformers knows and `_refusal` does not name."""
 
     def __init__(self, folder: Path, *, dtype: torch.dtype, context_length: int) -> None:
+        disable_progress_bar()
         config = AutoConfig.from_pretrained(folder)
         reason = _refusal(config, context_length)
         if reason is not None:
@@ -43,13 +46,15 @@ class TransformersModel:
             model, report = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=self.dtype, attn_implementation="sdpa", output_loading_info=True
             )
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise WeightsError(f"cannot load {folder}: {error}") from error
         for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
             if report[problem]:
                 raise WeightsError(f"{problem.replace('_', ' ')} in {folder}: {sorted(map(str, report[problem]))[:3]}")
         if _geometry(model.config) != self.geometry or model.config.vocab_size != self.vocab_size:
             raise WeightsError(f"{folder} holds a model of another shape")
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.clone()  # not a view of the mapped file, which may change
         check_finite(model.state_dict())
         self._model = model.eval()
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from agentrl.errors import UserError
 from agentrl.inference.embedded.batch import Batch, Chunk
 from agentrl.inference.embedded.kv import Geometry, KvCache
-from agentrl.inference.embedded.weights import check_tensors, read_safetensors
+from agentrl.inference.embedded.weights import check_finite, check_tensors, read_safetensors
 
 _ROUND = 16
 """The padded length of decode attention is rounded up to this: fewer distinct shapes."""
@@ -160,7 +160,9 @@ class LlamaModel:
         optional = {"lm_head.weight"} if self.config.tied else set()
         optional |= {name for name in tensors if name.endswith("rotary_emb.inv_freq")}
         check_tensors(tensors, self.expected(), frozenset(optional))
-        self._weights = self._fuse({name: tensor.to(self.dtype) for name, tensor in tensors.items()})
+        copies = {name: tensor.to(self.dtype, copy=True) for name, tensor in tensors.items()}
+        check_finite(copies)
+        self._weights = self._fuse(copies)
 
     def release(self) -> None:
         self._weights = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -33,6 +34,8 @@ from agentrl.inference.embedded.requests import (
 from agentrl.inference.embedded.sampling import MAX_SEED
 from agentrl.inference.embedded.sequence import End, Sequence, Snapshot
 from agentrl.inference.embedded.worker import Worker
+
+log = logging.getLogger("agentrl.embedded")
 
 _MAX_BODY_BYTES = 64 << 20
 _PROBE_TIMEOUT_S = 20.0
@@ -221,7 +224,9 @@ class Front:
         try:
             num_held = await self._worker.update(update, abort=body.abort_all_requests)
         except ValueError as error:
+            log.warning("weights were refused: %s", error)
             return _json({"success": False, "message": str(error), "num_paused_requests": 0}, status=400)
+        log.info("serving weight version %s from %s", self._worker.stats.version, body.model_path)
         return _json({"success": True, "message": "Weights updated.", "num_paused_requests": num_held})
 
     async def _release(self, request: web.Request) -> web.Response:

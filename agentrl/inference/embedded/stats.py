@@ -56,7 +56,9 @@ class Totals:
     def count_step(self, works: list[Work], num_sampled: int, now_s: float) -> None:
         self.generation_tokens += num_sampled
         self.prompt_tokens += sum(
-            max(0, min(work.start + work.count, work.sequence.num_prompt) - work.start) for work in works
+            min(work.count, work.sequence.num_prompt - work.start)
+            for work in works
+            if work.start < work.sequence.num_prompt
         )
         if now_s - self._window_start_s >= _WINDOW_S:
             elapsed = now_s - self._window_start_s

@@ -116,7 +116,8 @@ class Worker:
         scheduler = self._core.scheduler
         while self._updates and scheduler.drained:
             update, future = self._updates.pop(0)
-            self._settle(lambda update=update: self._core.update(update), future)  # type: ignore[misc]
+            if not future.cancelled():  # the caller may have gone away meanwhile: then nobody expects new weights
+                self._settle(lambda update=update: self._core.update(update), future)  # type: ignore[misc]
             scheduler.unfence()
             if self._updates:
                 scheduler.fence()
