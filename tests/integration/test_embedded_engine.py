@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -251,6 +252,57 @@ async def test_metrics_count_what_happened(client: SGLangClient, http: aiohttp.C
     assert grown["sglang:prompt_tokens_total"] == 41
     assert grown["sglang:e2e_request_latency_seconds_count"] == 2
     assert grown["sglang:time_to_first_token_seconds_count"] == 2
+
+
+async def test_anything_at_once_leaves_the_engine_as_it_was(model: Path, tmp_path: Path) -> None:
+    """Requests, aborts, clients that leave, pauses, updates, flushes and releases in a seeded disorder."""
+    options = ["--max-running-requests", "6", "--max-total-tokens", "900", "--chunked-prefill-size", "32"]
+    with running_engine(model, tmp_path, *options, "--context-length", "256") as engine:
+        client = SGLangClient("engine-0", engine.url, request_timeout_s=60.0)
+        probe = SamplingParams(max_new_tokens=30, seed=7)
+        before = await client.generate("probe-0", PROMPT, probe)
+        rng = random.Random(3)
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+            for key in range(150):
+                group.create_task(impatient_request(client, f"r-{key:04}", rng))
+                if key % 10 == 9:
+                    await disturb(client, model, key, rng)
+        await settled(client, running=0, queued=0)
+        assert (await client.load()).kv_tokens_used == 0
+        after = await client.generate("probe-1", PROMPT, probe)
+        assert (after.ids, after.version) == (before.ids, await client.version())
+        await client.close()
+
+
+async def impatient_request(client: SGLangClient, rid: str, rng: random.Random) -> None:
+    """A random request; some clients go away before the answer."""
+    prompt = [rng.randrange(97) for _ in range(rng.randrange(1, 100))]
+    params = SamplingParams(max_new_tokens=rng.randrange(1, 120), temperature=rng.choice([0.0, 1.0]))
+    patience_s = 0.05 if rng.random() < 0.2 else None
+    try:
+        async with asyncio.timeout(patience_s):
+            generation = await client.generate(rid, prompt, params)
+    except TimeoutError:
+        return
+    assert generation.finish is not FinishReason.STOP
+    assert len(generation.ids) == params.max_new_tokens or generation.finish is FinishReason.ABORT
+
+
+async def disturb(client: SGLangClient, model: Path, key: int, rng: random.Random) -> None:
+    match rng.randrange(4):
+        case 0:
+            await client.abort(f"r-{key - rng.randrange(10):04}")
+        case 1:
+            await client.pause()
+            await client.update_weights(str(model), key)
+            await client.resume()
+        case 2:
+            await client.update_weights(str(model), key)
+        case 3:
+            await client.pause()
+            await client.release_memory()
+            await client.resume_memory()
+            await client.resume()
 
 
 async def test_kill_9_in_mid_request_is_an_engine_error(model: Path, tmp_path: Path) -> None:
