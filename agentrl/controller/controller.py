@@ -60,6 +60,9 @@ class Controller:
     async def run(self) -> None:
         """Until the last step is published and evaluated."""
         await self._fleet.wait_up()
+        if self._fleet.weights.version > 0:
+            # A version whose publication was interrupted is live now: engines start on it.
+            self._ledger.publish_step(self._fleet.weights.version)
         async with asyncio.TaskGroup() as group:
             collecting = group.create_task(self._collector.run(), name="collector")
             await self._evaluate("before")

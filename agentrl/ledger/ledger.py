@@ -188,8 +188,9 @@ class Ledger:
         return changed == 1
 
     def publish_step(self, step: int) -> None:
+        """The engines serve version `step`. The first time counts."""
         with self._write() as db:
-            db.execute("UPDATE steps SET published_at = ? WHERE step = ?", (wall(), step))
+            db.execute("UPDATE steps SET published_at = ? WHERE step = ? AND published_at IS NULL", (wall(), step))
 
     # --- evaluations and processes
 

@@ -1,0 +1,46 @@
+"""What a run came to, from its ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.controller.summary import as_text, quantile, summarise
+from agentrl.ledger.ledger import Ledger
+from agentrl.ledger.reader import LedgerReader
+from agentrl.ledger.rows import EvaluationRow, StepRow
+
+
+def test_summary_of_a_run(tmp_path: Path) -> None:
+    ledger = Ledger.take(tmp_path / "ledger.sqlite")
+    for step in range(1, 8):
+        ledger.assign_batch(StepRow(step, f"b{step}", 0.0, float(step), step / 10), [], [])
+        ledger.apply_step(step, weights_path="/w", metrics={"lag_p50": 0.0, "lag_max": float(step % 3)})
+    ledger.assign_batch(StepRow(8, "b8", 0.0, 99.0, 1.0), [], [])
+    ledger.record_evaluations([EvaluationRow("before", 0, f"e{i}", "t", "success", i % 2) for i in range(4)])
+    ledger.set_meta("status", "stopped")
+    ledger.set_meta("wall_s", "12.34")
+    summary = summarise(LedgerReader.of(ledger), name="job", seed=3)
+    assert summary["steps"] == 7
+    assert (summary["reward_first"], summary["reward_last"]) == (0.2, 0.6)
+    assert summary["time_to_batch_s"] == {"mean": 4.0, "p50": 4.0, "p95": 7.0}
+    assert summary["policy_lag"] == {"p50": 0.0, "max": 2.0}
+    assert summary["greedy_heldout"] == {"before": 0.5}
+    assert (summary["status"], summary["seed"], summary["wall_s"]) == ("stopped", 3, 12.3)
+    text = as_text(summary, "/runs/job")
+    assert "0.2 (first 3 steps) -> 0.6 (last 3)" in text
+    assert "/runs/job" in text
+
+
+def test_summary_of_a_run_without_a_step_has_no_invented_figures(tmp_path: Path) -> None:
+    summary = summarise(LedgerReader.of(Ledger.take(tmp_path / "ledger.sqlite")), name="job", seed=0)
+    assert (summary["steps"], summary["reward_first"], summary["reward_last"]) == (0, None, None)
+    assert summary["time_to_batch_s"] == {"mean": None, "p50": None, "p95": None}
+    assert summary["verdicts"] == {}
+    assert as_text(summary, "/runs/job")
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 2.0), (0.95, 4.0), (1.0, 4.0)])
+def test_quantile_is_a_value_that_was_seen(share: float, value: float) -> None:
+    assert quantile([4.0, 1.0, 3.0, 2.0], share) == value
