@@ -22,7 +22,13 @@ from agentrl.errors import UserError
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _STANDARD_TAG = "tag:yaml.org,2002:"
-_TAGS = {_STANDARD_TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null")}
+_SCALAR_TAGS = {_STANDARD_TAG + name for name in ("str", "int", "float", "bool", "null")}
+_TAGS: dict[type[yaml.Node], set[str]] = {
+    yaml.ScalarNode: _SCALAR_TAGS,
+    yaml.SequenceNode: {_STANDARD_TAG + "seq"},
+    yaml.MappingNode: {_STANDARD_TAG + "map"},
+}
+_KEY_TAGS = {_STANDARD_TAG + name for name in ("str", "int", "float", "bool", "merge")}
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,7 @@ def _check_structure(file: YamlFile, node: yaml.Node, done: set[int]) -> None:
     if id(node) in done:
         return
     done.add(id(node))
-    if node.tag not in _TAGS:
+    if node.tag not in _TAGS[type(node)]:
         raise UserError(f"{file.where(node)}: the tag {node.tag.removeprefix(_STANDARD_TAG)} means nothing here")
     if isinstance(node, yaml.ScalarNode):
         _check_interpolation(file, node)
@@ -179,7 +185,7 @@ def _check_structure(file: YamlFile, node: yaml.Node, done: set[int]) -> None:
     else:
         seen: set[str] = set()
         for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
+            if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEY_TAGS:
                 raise UserError(f"{file.where(key)}: a key must be a word")
             if key.value in seen:
                 raise UserError(f"{file.where(key)}: '{key.value}' is set twice", hint="YAML would keep only the last")

@@ -145,6 +145,15 @@ FILES = {
     "python tag": Case(
         ["job.yaml:6: the tag python/object:os.system means nothing here"], "name: !!python/object:os.system x\n"
     ),
+    "mapping tagged as text": Case(["job.yaml:6: the tag str means nothing here"], "name: !!str {a: 1}\n"),
+    "null as a key": Case(["job.yaml:6: a key must be a word"], "null: 1\n"),
+    "tag on a key": Case(["job.yaml:6: a key must be a word"], "!x name: a\n"),
+    "mapping as a key": Case(["job.yaml:6: a key must be a word"], "? {a: 1}\n: b\n"),
+    "an override before the base's groups": Case(
+        ["Overrides must be at the end"],
+        "defaults: [override /model: tiny, agentrl, _self_]\n",
+        whole=True,
+    ),
     "empty": Case(["job.yaml: is empty", "defaults"], "", whole=True),
     "only comments": Case(["job.yaml: is empty"], "# nothing\n", whole=True),
     "no defaults": Case(["job.yaml: has no defaults list", "agentrl"], "seed: 1\n", whole=True),
