@@ -68,10 +68,10 @@ def _origin(config: ModelConfig, seed: int) -> dict[str, object]:
 
 
 def _make_tiny(config: ModelConfig, seed: int, out: Path, origin: str, report: Callable[[str], None]) -> None:
-    import torch  # heavy: only the recipe's own process pays for it  # noqa: PLC0415
-    from transformers.utils import logging  # noqa: PLC0415
+    import torch  # heavy: only the recipe's own process pays for it
+    from transformers.utils import logging
 
-    from agentrl.model import tiny  # noqa: PLC0415
+    from agentrl.model import tiny
 
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
