@@ -39,6 +39,9 @@ def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption 
 
     directory = RunDirectory.find(run, runs_dir)
     config = directory.load_config()
+    if _overview(directory)["status"] == "finished":
+        print(f"{directory.name} has finished all its {config.schedule.steps} steps; there is nothing to resume")
+        return 0
     preflight(config)
     return drive(directory, config, LiveView.json if json_ else config.observe.live)
 

@@ -5,6 +5,13 @@ More in flight than fits makes engines evict and re-prefill; fewer leaves them i
 
 from __future__ import annotations
 
+from agentrl.config.schema import JobConfig
+
+
+def max_live_episodes(config: JobConfig) -> int:
+    """Episodes that may act at once: as scheduled, and each in a sandbox of its own."""
+    return min(config.schedule.max_live_episodes, config.sandbox.max_sandboxes)
+
 
 def room(*, num_live: int, expected_tokens: float, capacity_tokens: int, share: float, limit: int) -> int:
     """How many further episodes may start now.

@@ -10,9 +10,9 @@ import asyncio
 from dataclasses import asdict
 from typing import Any
 
-from agentrl.controller.admission import ExpectedTokens, room
+from agentrl.config.schema import JobConfig
+from agentrl.controller.admission import ExpectedTokens, max_live_episodes, room
 from agentrl.controller.breaker import Breaker
-from agentrl.controller.config import ScheduleConfig
 from agentrl.controller.fleet import Fleet
 from agentrl.controller.groups import ClosedGroup, GroupBook, Launch, MemberOutcome
 from agentrl.controller.ready_pool import ReadyPool, Selection
@@ -29,12 +29,9 @@ class Collector:
 
     def __init__(
         self,
-        schedule: ScheduleConfig,
+        config: JobConfig,
         *,
         tasks: tuple[Task, ...],
-        seed: int,
-        max_live: int,
-        expected_tokens: ExpectedTokens,
         book: GroupBook,
         pool: ReadyPool,
         next_seq: int,
@@ -43,12 +40,12 @@ class Collector:
         ledger: Ledger,
         observer: Observer,
     ) -> None:
-        self._schedule = schedule
+        self._schedule = config.schedule
         self._tasks = {task.name: task for task in tasks}
         self._names = tuple(task.name for task in tasks)
-        self._seed = seed
-        self._max_live = max_live
-        self._expected_tokens = expected_tokens
+        self._seed = config.seed
+        self._max_live = max_live_episodes(config)
+        self._expected_tokens = ExpectedTokens(config.agent.max_episode_tokens)
         self._book = book
         self._pool = pool
         self._next_seq = next_seq
@@ -57,7 +54,8 @@ class Collector:
         self._ledger = ledger
         self._observer = observer
         self._breaker = Breaker(
-            infra_share_limit=schedule.infra_share_limit, uncertain_share_limit=schedule.uncertain_share_limit
+            infra_share_limit=config.schedule.infra_share_limit,
+            uncertain_share_limit=config.schedule.uncertain_share_limit,
         )
         self._step = 0
         self._launching = False

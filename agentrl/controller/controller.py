@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agentrl.clock import monotonic, wall
 from agentrl.config.schema import JobConfig
+from agentrl.controller.admission import max_live_episodes
 from agentrl.controller.collector import Collector
 from agentrl.controller.config import Balance
 from agentrl.controller.evaluate import evaluate
@@ -170,11 +171,6 @@ class Controller:
 
     def _phase(self, phase: str, detail: str) -> None:
         self._observer.emit(Phase(phase=phase, detail=detail))
-
-
-def max_live_episodes(config: JobConfig) -> int:
-    """Episodes that may act at once: as scheduled, and each in a sandbox of its own."""
-    return min(config.schedule.max_live_episodes, config.sandbox.max_sandboxes)
 
 
 def prune_weights(folder: Path, *, keep: int) -> None:

@@ -16,16 +16,15 @@ from agentrl.clock import monotonic, wall
 from agentrl.cluster.cluster import Cluster, ProcessSpec
 from agentrl.cluster.local import LocalCluster, end_process
 from agentrl.config.schema import JobConfig
-from agentrl.controller.admission import ExpectedTokens
 from agentrl.controller.api import ControllerApi
 from agentrl.controller.collector import Collector
-from agentrl.controller.controller import Controller, max_live_episodes
+from agentrl.controller.controller import Controller
 from agentrl.controller.fleet import Fleet, Weights
 from agentrl.controller.groups import GroupBook
 from agentrl.controller.ready_pool import ReadyPool
-from agentrl.controller.recovery import load_batch, recover
+from agentrl.controller.recovery import Recovered, load_batch, recover
 from agentrl.controller.run_directory import RunDirectory
-from agentrl.controller.supervise import EngineSupervisor, TrainerSupervisor, log_tail
+from agentrl.controller.supervise import EngineSupervisors, TrainerSupervisor, log_tail
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.controller.watchdog import Watchdog
 from agentrl.errors import AgentrlError, ProcessFailed
@@ -130,30 +129,15 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
 
         groups, pool = _group_book(config), _ready_pool(config)
         recovered = recover(ledger, groups, pool)
-        observer.emit(
-            RunStarted(
-                name=run.name,
-                directory=str(run.path),
-                seed=config.seed,
-                steps=config.schedule.steps,
-                groups_per_step=config.schedule.groups_per_step,
-                resumed_at=recovered.applied,
-            )
-        )
+        observer.emit(_run_started(run, config, recovered))
         observer.emit(Phase(phase="starting", detail="engines and trainer"))
-        engines = {
-            engine.role: engine
-            for engine in (
-                EngineSupervisor(index, config, run=run, cluster=cluster, observer=observer)
-                for index in range(config.inference.num_engines)
-            )
-        }
+        engines = EngineSupervisors(config, run=run, cluster=cluster, observer=observer)
         active_time = ActiveTime()
         fleet = Fleet(
             Weights(recovered.weights_path or str(model), recovered.applied),
             active_time,
             turn_timeout_s=config.agent.turn_timeout_s,
-            on_failure=lambda role: engines[role].report_failure(),
+            on_failure=engines.report_failure,
         )
         desk = TrainerDesk(
             epoch=ledger.epoch,
@@ -176,11 +160,8 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
             active_time=active_time,
         )
         collector = Collector(
-            config.schedule,
+            config,
             tasks=dataset.train,
-            seed=config.seed,
-            max_live=max_live_episodes(config),
-            expected_tokens=ExpectedTokens(config.agent.max_episode_tokens),
             book=groups,
             pool=pool,
             next_seq=recovered.next_seq,
@@ -204,7 +185,7 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(watchdog.watch(), name="watchdog"),
-                *(tasks.create_task(engine.keep(fleet), name=engine.role) for engine in engines.values()),
+                tasks.create_task(engines.keep(fleet), name="engines"),
             ]
             trained = tasks.create_task(trainer.keep(), name="trainer")
             await controller.run()
@@ -234,6 +215,17 @@ async def prepare_weights(run: RunDirectory, config: JobConfig, cluster: Cluster
     if (code := await process.wait()) != 0:
         raise ProcessFailed(f"making the model ended with {code}: {log_tail(log)}", hint=f"its output is in {log}")
     return run.model
+
+
+def _run_started(run: RunDirectory, config: JobConfig, recovered: Recovered) -> RunStarted:
+    return RunStarted(
+        name=run.name,
+        directory=str(run.path),
+        seed=config.seed,
+        steps=config.schedule.steps,
+        groups_per_step=config.schedule.groups_per_step,
+        resumed_at=recovered.applied,
+    )
 
 
 def _group_book(config: JobConfig) -> GroupBook:

@@ -126,6 +126,26 @@ class EngineSupervisor:
         self._observer.emit(ProcessChanged(role=self.role, state=state, detail=detail))
 
 
+class EngineSupervisors:
+    """All engines of a run."""
+
+    def __init__(self, config: JobConfig, *, run: RunDirectory, cluster: Cluster, observer: Observer) -> None:
+        engines = (
+            EngineSupervisor(index, config, run=run, cluster=cluster, observer=observer)
+            for index in range(config.inference.num_engines)
+        )
+        self._engines = {engine.role: engine for engine in engines}
+
+    def report_failure(self, role: str) -> None:
+        self._engines[role].report_failure()
+
+    async def keep(self, fleet: Fleet) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for engine in self._engines.values():
+                group.create_task(engine.keep(fleet), name=engine.role)
+
+
 class TrainerSupervisor:
     """The torchrun job, restarted from its checkpoint whenever it dies or misses a deadline."""
 

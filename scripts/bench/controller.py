@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from agentrl.controller.admission import ExpectedTokens
+from agentrl.config.schema import JobConfig
 from agentrl.controller.collector import Collector
 from agentrl.controller.config import ScheduleConfig
 from agentrl.controller.fleet import Fleet, Weights
@@ -62,11 +62,8 @@ async def collect(folder: Path, num_groups: int) -> float:
     )
     pool = ReadyPool(groups_per_step=num_groups, max_policy_lag=4, drop_zero_variance=False, max_refill=3.0)
     collector = Collector(
-        schedule,
+        JobConfig(schedule=schedule, agent=agent),
         tasks=(task,),
-        seed=0,
-        max_live=64,
-        expected_tokens=ExpectedTokens(200.0),
         book=GroupBook(group_size=GROUP_SIZE, max_infra_retries=3, min_usable=2),
         pool=pool,
         next_seq=0,
