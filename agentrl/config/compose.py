@@ -82,8 +82,8 @@ def load(file: Path, overrides: Sequence[str] = ()) -> Loaded:
     catalog = catalog_for(path)
     parsed = command_line.parse(overrides)
     command_line.check(parsed, catalog)
-    checks.check_names_itself(primary)
     files = collect(primary, catalog, [override.option for override in parsed if override.option])
+    checks.check_names_itself(primary)
     with _hydra(path.parent):
         sources = _sources(path.stem, overrides, catalog)
         checks.check_order(primary, [(source.name, source.file) for source in sources])
