@@ -154,7 +154,7 @@ def plan(config: JobConfig, facts: PlanFacts | None = None) -> Plan:
 
 def run_dir_rule(config: JobConfig, stem: str) -> str:
     """Where the run directory will be: runs/NAME, or the file's name with the next free number."""
-    return f"{config.cluster.runs_dir}/{config.name or f'{stem}-N (N: the next free number)'}"
+    return f"{config.cluster.runs_dir}/{config.name or f'{stem}-NNN (the next free number)'}"
 
 
 def _processes(config: JobConfig, facts: PlanFacts) -> list[ProcessPlan]:

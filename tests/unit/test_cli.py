@@ -176,7 +176,7 @@ def test_plan_prints_processes_arithmetic_and_findings(agentrl: Agentrl) -> None
     result = agentrl("plan", "job.yaml", "schedule.min_usable=1", "cluster.runs_dir='[red]/[/x]'")
     assert result.code == 0
     assert "8 groups x 16 = 128 episodes" in result.out
-    assert "run in   [red]/[/x]/job-N" in result.out
+    assert "run in   [red]/[/x]/job-NNN" in result.out
     assert "warning" in result.out
     assert "[group_has_baseline]" in result.out
     assert agentrl.files() == before

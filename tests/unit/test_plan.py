@@ -83,7 +83,7 @@ def test_every_deadline_of_the_schema_is_listed_shortest_first() -> None:
 
 def test_the_run_directory_is_named_after_the_job_or_the_file() -> None:
     assert run_dir_rule(from_tree({"name": "first"}), "exp") == "runs/first"
-    assert run_dir_rule(from_tree({"cluster": {"runs_dir": "out"}}), "exp") == "out/exp-N (N: the next free number)"
+    assert run_dir_rule(from_tree({"cluster": {"runs_dir": "out"}}), "exp") == "out/exp-NNN (the next free number)"
 
 
 def test_lint_findings_are_part_of_the_plan() -> None:
