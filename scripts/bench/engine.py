@@ -4,7 +4,8 @@
 
 For 1, 8 and 32 requests at once: the engine serves them as separate concurrent requests; transformers gets them as one
 padded batch, and one by one. All run with one thread and sample at temperature 1; every request yields the same number
-of tokens. The sides take turns and each is represented by its best round, so that a busy machine hurts them alike.
+of tokens. The sides take turns and each is represented by its best round. Ratios are of wall time and, beside it, of
+CPU time (the engine's whole process), which is what to look at when the machine is busy with something else.
 Without --model a random model of 0.1M parameters is measured; with it, that folder too.
 
 Needed: at 1 request at least 1.0 times transformers, at 32 at least 3 times transformers one by one.
@@ -21,7 +22,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -45,22 +45,26 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Result:
-    """Tokens a second."""
+class Cost:
+    """Seconds a token."""
 
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Result:
     model: str
     concurrency: int
-    engine: float
-    transformers_batch: float
-    transformers_one_by_one: float
+    engine: Cost
+    batch: Cost
+    """transformers, all requests in one batch."""
+    single: Cost
+    """transformers, one request after another."""
 
-    @property
-    def over_batch(self) -> float:
-        return self.engine / self.transformers_batch
-
-    @property
-    def over_one_by_one(self) -> float:
-        return self.engine / self.transformers_one_by_one
+    def ratios(self, other: Cost) -> tuple[float, float]:
+        """How much faster the engine is than another side, by wall and by CPU time."""
+        return other.wall_s / self.engine.wall_s, other.cpu_s / self.engine.cpu_s
 
 
 class Transformers:
@@ -90,8 +94,9 @@ class Transformers:
 class Engine:
     """The embedded engine, over HTTP with one connection a request."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pid: int) -> None:
         self._url = url
+        self.pid = pid
 
     async def generate(self, prompts: list[list[int]], new_tokens: int) -> None:
         """Separate concurrent requests; nothing is left in the prefix cache."""
@@ -108,10 +113,17 @@ class Engine:
                 assert reply.status == 200
 
 
-def seconds(action: Callable[[], None]) -> float:
-    start = time.perf_counter()
+def process_cpu_s(pid: int) -> float:
+    """CPU seconds that a process and its threads have used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def seconds(action: Callable[[], None], pid: int) -> tuple[float, float]:
+    """(wall, CPU of process `pid`) seconds of an action."""
+    wall, cpu = time.perf_counter(), process_cpu_s(pid)
     action()
-    return time.perf_counter() - start
+    return time.perf_counter() - wall, process_cpu_s(pid) - cpu
 
 
 def measure(name: str, folder: Path, load: Load) -> list[Result]:
@@ -124,7 +136,7 @@ def measure(name: str, folder: Path, load: Load) -> list[Result]:
             folder, Path(work), "--context-length", context, "--max-running-requests", str(max(CONCURRENCY))
         ) as process,
     ):
-        engine = Engine(process.url)
+        engine = Engine(process.url, process.process.pid)
         return [measure_at(concurrency, name, engine, transformers, load) for concurrency in CONCURRENCY]
 
 
@@ -133,41 +145,42 @@ def measure_at(concurrency: int, name: str, engine: Engine, transformers: Transf
     shape = (concurrency, load.prompt_tokens)
     prompts: list[list[int]] = torch.randint(transformers.vocab_size, shape, generator=generator).tolist()
     new = load.new_tokens
-    sides: dict[str, Callable[[], None]] = {
-        "engine": lambda: asyncio.run(engine.generate(prompts, new)),
-        "batch": lambda: transformers.generate(prompts, new),
+    here = os.getpid()
+    sides: dict[str, tuple[Callable[[], None], int, int]] = {
+        "engine": (lambda: asyncio.run(engine.generate(prompts, new)), engine.pid, concurrency * new),
+        "batch": (lambda: transformers.generate(prompts, new), here, concurrency * new),
         # One request stands for all: they would take equally long.
-        "single": lambda: transformers.generate(prompts[:1], new),
+        "single": (lambda: transformers.generate(prompts[:1], new), here, new),
     }
-    best = {side: min(seconds(action) for _ in range(1)) for side, action in sides.items()}  # warm-up round
-    best = {side: float("inf") for side in best}
-    for _ in range(load.rounds):
-        for side, action in sides.items():
-            best[side] = min(best[side], seconds(action))
-    return Result(
-        model=name,
-        concurrency=concurrency,
-        engine=concurrency * new / best["engine"],
-        transformers_batch=concurrency * new / best["batch"],
-        transformers_one_by_one=new / best["single"],
-    )
+    rounds: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
+    for _ in range(1 + load.rounds):
+        for side, (action, process, _) in sides.items():
+            rounds[side].append(seconds(action, process))
+    costs = {}
+    for side, (_, _, num_tokens) in sides.items():
+        walls, cpus = zip(*rounds[side][1:], strict=True)  # the first round warms up
+        costs[side] = Cost(min(walls) / num_tokens, min(cpus) / num_tokens)
+    return Result(model=name, concurrency=concurrency, **costs)
 
 
 def report(results: list[Result]) -> None:
-    print(f"{'model':<12}{'at once':>8}{'engine':>12}{'generate':>12}{'one by one':>12}{'ratio':>8}{'ratio 1':>9}")
+    print("tokens a second, and the engine's ratio to each other side by wall time (by CPU time)")
+    print(f"{'model':<20}{'at once':>8}{'engine':>10}{'generate':>10}{'':16}{'one by one':>10}")
     for r in results:
-        speeds = f"{r.engine:>8.0f} t/s{r.transformers_batch:>8.0f} t/s{r.transformers_one_by_one:>8.0f} t/s"
-        print(f"{r.model:<12}{r.concurrency:>8}{speeds}{r.over_batch:>7.2f}x{r.over_one_by_one:>8.2f}x")
+        cells = f"{1 / r.engine.wall_s:>10.0f}"
+        for other in (r.batch, r.single):
+            wall, cpu = r.ratios(other)
+            cells += f"{1 / other.wall_s:>10.0f}{wall:>7.2f}x ({cpu:.2f}x)"
+        print(f"{r.model:<20}{r.concurrency:>8}{cells}")
     for model in dict.fromkeys(r.model for r in results):
         alone, crowded = (next(r for r in results if (r.model, r.concurrency) == (model, n)) for n in (1, 32))
-        for holds, text in (
-            (alone.over_batch >= AT_LEAST_ALONE, f"{alone.over_batch:.2f}x at 1 (needed {AT_LEAST_ALONE:g}x)"),
-            (
-                crowded.over_one_by_one >= AT_LEAST_CROWDED,
-                f"{crowded.over_one_by_one:.2f}x at 32 against one by one (needed {AT_LEAST_CROWDED:g}x)",
-            ),
-        ):
-            print(f"{'ok  ' if holds else 'MISS'} {model}: {text}")
+        verdict(model, "at 1 request", alone.ratios(alone.batch), AT_LEAST_ALONE)
+        verdict(model, "at 32 requests against one by one", crowded.ratios(crowded.single), AT_LEAST_CROWDED)
+
+
+def verdict(model: str, what: str, ratios: tuple[float, float], needed: float) -> None:
+    wall, cpu = ratios
+    print(f"{'ok  ' if wall >= needed else 'MISS'} {model} {what}: {wall:.2f}x (CPU {cpu:.2f}x), needed {needed:g}x")
 
 
 def main() -> None:
@@ -183,10 +196,7 @@ def main() -> None:
             options.model.name, options.model.absolute(), Load(prompt_tokens=64, new_tokens=24, rounds=2)
         )
     if options.json:
-        rows: list[dict[str, Any]] = [
-            asdict(r) | {"over_batch": r.over_batch, "over_one_by_one": r.over_one_by_one} for r in results
-        ]
-        print(json.dumps(rows))
+        print(json.dumps([asdict(result) for result in results]))
     else:
         report(results)
 
