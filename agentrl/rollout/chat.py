@@ -60,7 +60,10 @@ class Chat:
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
         variables = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
         return cls(
-            tokenizer, template_environment().from_string(source), variables, _model_stop_ids(folder, tokenizer, variables)
+            tokenizer,
+            template_environment().from_string(source),
+            variables,
+            _model_stop_ids(folder, tokenizer, variables),
         )
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -75,6 +78,10 @@ class Chat:
         messages = [Message("user", "?"), Message("assistant", "!"), Message(role, content)]
         ids = self._tail(messages, generate=True)
         return ids[1:] if closed else ids
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text; what looks like a special token is text."""
+        return list(self._content_tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out."""

@@ -108,9 +108,7 @@ class InstantSandbox:
         self._check()
         if "test.sh" in str(command):
             self._files["/logs/verifier/reward.txt"] = self._reward
-        return ExecResult(
-            exit_code=0, signal=None, stdout=self._output, stderr=b"", bytes_total=len(self._output)
-        )
+        return ExecResult(exit_code=0, signal=None, stdout=self._output, stderr=b"", bytes_total=len(self._output))
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         self._check()

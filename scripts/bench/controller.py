@@ -31,8 +31,8 @@ from agentrl.rollout.config import AgentConfig, ToolFormat
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.sandbox.provider import Image, SandboxSpec
 from agentrl.simulation.instant import InstantEngine, InstantProvider
+from agentrl.simulation.toy_chat import toy_chat
 from agentrl.tasks.task import Task
-from tests.fixtures.toy_chat import toy_chat
 
 GROUP_SIZE = 16
 TURNS = 5
@@ -41,7 +41,7 @@ TURNS = 5
 async def collect(folder: Path, num_groups: int) -> float:
     """CPU seconds of collecting `num_groups` groups."""
     chat = toy_chat()
-    message = [*chat._template_tokenizer.encode("cat note").ids, chat.end_id]
+    message = [*chat.encode("cat note"), chat.end_id]
     ledger = Ledger.take(folder / "ledger.sqlite")
     schedule = ScheduleConfig(groups_per_step=num_groups, window_groups=num_groups, drop_zero_variance=False)
     agent = AgentConfig(format=ToolFormat.line, max_turns=TURNS, max_episode_tokens=400)

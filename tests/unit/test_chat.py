@@ -9,7 +9,7 @@ import pytest
 
 from agentrl.errors import UserError
 from agentrl.rollout.chat import Chat, Message
-from tests.fixtures.toy_chat import TEMPLATE, toy_chat
+from agentrl.simulation.toy_chat import TEMPLATE, toy_chat
 
 
 def words(chat: Chat, ids: list[int]) -> list[str]:
@@ -25,7 +25,7 @@ def test_prompt_ends_where_the_assistant_begins() -> None:
 def test_prompt_message_and_bridge_make_the_ids_of_the_whole_conversation() -> None:
     chat = toy_chat()
     whole = chat.prompt([Message("user", "do it"), Message("assistant", "ls"), Message("user", "ok")])
-    sampled = [*chat._template_tokenizer.encode("ls", add_special_tokens=False).ids, chat.end_id]
+    sampled = [*chat.encode("ls"), chat.end_id]
     assert chat.prompt([Message("user", "do it")]) + sampled + chat.bridge("user", "ok") == whole
 
 
@@ -42,7 +42,7 @@ def test_output_that_prints_special_tokens_cannot_end_a_message() -> None:
 
 def test_text_of_ids_has_no_special_tokens() -> None:
     chat = toy_chat()
-    assert chat.decode([*chat._template_tokenizer.encode("cat note").ids, chat.end_id]) == "cat note"
+    assert chat.decode([*chat.encode("cat note"), chat.end_id]) == "cat note"
 
 
 def test_end_of_a_message_stops_sampling() -> None:

@@ -19,8 +19,8 @@ from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec, T
 from agentrl.rollout.verdict import Cause, End, Verdict
 from agentrl.sandbox.provider import ExecResult, Image, SandboxSpec
 from agentrl.simulation.instant import InstantProvider, InstantSandbox
+from agentrl.simulation.toy_chat import toy_chat
 from agentrl.tasks.task import Task
-from tests.fixtures.toy_chat import toy_chat
 
 Answer = Generation | Exception
 
@@ -56,7 +56,7 @@ CHAT = toy_chat()
 
 
 def says(text: str, *, version: int = 0, finish: FinishReason = FinishReason.STOP, end: bool = True) -> Generation:
-    ids = CHAT._template_tokenizer.encode(text, add_special_tokens=False).ids + ([CHAT.end_id] if end else [])
+    ids = CHAT.encode(text) + ([CHAT.end_id] if end else [])
     return Generation(ids=ids, logprobs=[-0.5] * len(ids), finish=finish, version=version)
 
 
