@@ -34,6 +34,8 @@ class Host:
     """Absolute path of bubblewrap."""
     ids: IdMap
     """A range of 65,536 when the owner may map one, else the owner's own id as root."""
+    cgroups: bool = True
+    """Whether to look for writable control groups; without them only rlimits hold."""
 
 
 def check_host() -> Host:

@@ -12,9 +12,12 @@ from pathlib import Path
 from agentrl.sandbox.provider import DEFAULT_PATH
 from agentrl.sandbox.supervisor.launch import EMPTY_FD, INFO_FD
 
-_GRADING_BYTES = 32 << 20
+_GRADING_MB = 32
 """Size of /tests and of /logs."""
-_SHM_BYTES = 32 << 20
+_SHM_MB = 32
+UNCOUNTED_MB = 2 * _GRADING_MB + _SHM_MB
+"""All that can be written beside the disk. Like the disk it is memory, and is added to what processes may use: files
+alone can never make the memory limit kill."""
 _MERGED_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _PUBLIC_ETC = (
     "alternatives",
@@ -30,6 +33,8 @@ _PUBLIC_ETC = (
     "services",
     "terminfo",
 )
+_READ_ONLY_PROC = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
+_HIDDEN_PROC = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug")
 _FOLDERS = {
     "/root": "0700",
     "/app": "0755",
@@ -86,14 +91,19 @@ def bwrap_argv(bwrap: str, *, disk_bytes: int, host_root: Path = Path("/")) -> l
     for path, mode in _FOLDERS.items():
         argv += ["--perms", mode, "--dir", path]
     for path in ("/tests", "/logs"):
-        argv += ["--size", str(_GRADING_BYTES), "--tmpfs", path]
+        argv += ["--size", str(_GRADING_MB << 20), "--tmpfs", path]
     for path in ("/logs/agent", "/logs/artifacts", "/logs/verifier"):
         argv += ["--perms", "0777", "--dir", path]
     for name in _PUBLIC_ETC:
         argv += _public_file(host_root / "etc" / name)
     argv += ["--ro-bind-data", str(EMPTY_FD), "/etc/ld.so.preload"]  # or an agent could preload into the verifier
-    argv += ["--proc", "/proc", "--dev", "/dev"]
-    argv += ["--perms", "1777", "--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    argv += ["--proc", "/proc"]
+    for path in _READ_ONLY_PROC:  # where the sandbox's root is the host's, only this keeps it from writing them
+        argv += ["--ro-bind-try", path, path]
+    for path in _HIDDEN_PROC:
+        argv += ["--ro-bind", "/dev/null", path] if Path(path).exists() else []
+    argv += ["--dev", "/dev"]
+    argv += ["--perms", "1777", "--size", str(_SHM_MB << 20), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     argv += ["--chdir", "/", "--", "/bin/sh", "-c", _FIRST_PROCESS]
     return argv
 

@@ -100,8 +100,8 @@ class SupervisorLink:
                     future.set_exception(SandboxError(self._lost))
 
 
-async def open_link(base_name: str) -> tuple[SupervisorLink, frames.Header]:
-    """Start a supervisor whose control groups are named `base_name`. Returns it with its greeting.
+async def open_link(base_name: str, *, cgroups: bool) -> tuple[SupervisorLink, frames.Header]:
+    """Start a supervisor whose control groups, if it is to have any, are named `base_name`; and its greeting.
 
     Raises SandboxError if it does not greet.
     """
@@ -110,7 +110,7 @@ async def open_link(base_name: str) -> tuple[SupervisorLink, frames.Header]:
         process = subprocess.Popen(  # noqa: ASYNC220 (vfork and exec take a millisecond)
             [
                 *(sys.executable, "-I", "-S", "-X", "utf8", "-c", _START),
-                *(str(Path(agentrl.__file__).parents[1]), str(theirs.fileno()), base_name),
+                *(str(Path(agentrl.__file__).parents[1]), str(theirs.fileno()), base_name if cgroups else ""),
             ],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,

@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.errors import SandboxError
 from agentrl.sandbox.bubblewrap import records
 from agentrl.sandbox.bubblewrap.host import Host, check_host
-from agentrl.sandbox.bubblewrap.layout import FILES, bwrap_argv
+from agentrl.sandbox.bubblewrap.layout import FILES, UNCOUNTED_MB, bwrap_argv
 from agentrl.sandbox.bubblewrap.link import SupervisorLink, open_link
 from agentrl.sandbox.bubblewrap.records import reap
 from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox, Upload, pack
@@ -34,10 +34,11 @@ class BubblewrapProvider:
     machine cannot start sandboxes.
     """
 
-    def __init__(self, config: SandboxConfig, *, state_dir: Path) -> None:
+    def __init__(self, config: SandboxConfig, *, state_dir: Path, host: Host | None = None) -> None:
+        """`host` None asks `check_host`; give one to use less than the machine allows."""
         self._config = config
         self._state_dir = state_dir
-        self._host: Host = check_host()
+        self._host = host or check_host()
         self._link: SupervisorLink | None = None
         self._record: Path | None = None
         self._limits_by: str | None = None
@@ -83,9 +84,14 @@ class BubblewrapProvider:
             self._open.clear()
 
     async def _start(self, spec: SandboxSpec) -> BubblewrapSandbox:
-        upload = await asyncio.to_thread(_initial_files, spec.image)
+        try:
+            upload = await asyncio.to_thread(_initial_files, spec.image)
+        except (OSError, ValueError) as error:
+            raise SandboxError(f"an image's files cannot be read: {error}") from error
         link = await self._supervisor()
         config = self._config
+        disk_mb = _least(spec.disk_mb, config.disk_mb)
+        memory_mb = _least(spec.memory_mb, config.memory_mb) + disk_mb + UNCOUNTED_MB
         box_id = f"box-{next(self._names)}"
         sandbox = BubblewrapSandbox(
             link,
@@ -98,9 +104,9 @@ class BubblewrapProvider:
             await link.request(
                 "start",
                 box=box_id,
-                argv=bwrap_argv(self._host.bwrap, disk_bytes=(spec.disk_mb or config.disk_mb) << 20),
+                argv=bwrap_argv(self._host.bwrap, disk_bytes=disk_mb << 20),
                 ids=[self._host.ids.first, self._host.ids.count],
-                memory_bytes=(spec.memory_mb or config.memory_mb) << 20,
+                memory_bytes=memory_mb << 20,
                 pids=config.pids,
                 cpus=spec.cpus,
                 timeout_s=config.start_timeout_s,
@@ -126,7 +132,7 @@ class BubblewrapProvider:
                 await self._end_supervisor()
             if self._link is None:
                 name = f"agentrl-{os.getpid()}-{secrets.token_hex(4)}"
-                self._link, greeting = await open_link(name)
+                self._link, greeting = await open_link(name, cgroups=self._host.cgroups)
                 self._record = records.write(self._state_dir, name, self._link.pid, greeting["bases"])
                 self._limits_by = _LIMITS_BY[greeting["hierarchies"]["version"]]
                 if self._limits_by == "rlimits":
@@ -148,6 +154,11 @@ class BubblewrapProvider:
         if box_id in self._open:
             self._open.remove(box_id)
             self._slots.release()
+
+
+def _least(asked: int | None, ceiling: int) -> int:
+    """What a task gets: what it asks for, at most what the configuration allows."""
+    return ceiling if asked is None else min(asked, ceiling)
 
 
 def _initial_files(image: Image) -> Upload:

@@ -19,8 +19,9 @@ def write(state_dir: Path, name: str, supervisor_pid: int, bases: list[str]) -> 
     state_dir.mkdir(parents=True, exist_ok=True)
     record = {"owner": _identity(os.getpid()), "supervisor": _identity(supervisor_pid), "cgroups": bases}
     path = state_dir / f"{_PREFIX}{name}.json"
-    path.write_text(json.dumps(record, indent=1))
-    return path
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(record, indent=1))
+    return partial.rename(path)
 
 
 def remove_remains(path: Path) -> list[str]:
@@ -51,7 +52,7 @@ def reap(state_dir: Path) -> list[str]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """None for a record that was cut short: it is written before anything is made."""
+    """None for a file that is no record, or was just removed by another process."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -145,6 +145,8 @@ class Box:
                 signal.pidfd_send_signal(self._room.pidfd, signal.SIGKILL)
             else:
                 signal.pidfd_send_signal(self._outer_fd, signal.SIGKILL)
+        if self._frozen and self._cgroup.freezes:
+            self._cgroup.freeze(False)  # the kill reached the sandbox; bwrap must run to see that
 
     def when_gone(self, callback: Callable[[str | None], None]) -> None:
         """Call with None when nothing is left of it, or with what is. Only while it is not gone."""

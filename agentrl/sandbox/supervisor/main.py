@@ -17,13 +17,15 @@ from dataclasses import asdict
 
 from agentrl.sandbox.supervisor import frames, inside, syscalls
 from agentrl.sandbox.supervisor.box import Box
-from agentrl.sandbox.supervisor.cgroups import Cgroup, Limits, create_base, remove_base
+from agentrl.sandbox.supervisor.cgroups import Cgroup, Hierarchies, Limits, create_base, remove_base
 from agentrl.sandbox.supervisor.execution import ExecRequest, Execution
 from agentrl.sandbox.supervisor.launch import IdMap
+from agentrl.sandbox.supervisor.processes import rename
 from agentrl.sandbox.supervisor.reactor import Reactor
 
 _CHUNK_BYTES = 1 << 18
 _LAST_WAIT_S = 10.0
+_TITLE = "agentrl sandboxes"
 _CLOSED = "closed by its owner"
 
 
@@ -40,7 +42,7 @@ class Server:
         self._lost: dict[str, str] = {}
         """Why sandboxes ended that their owner has not closed yet."""
         self._executions: dict[int, tuple[Box, Execution]] = {}
-        self._hierarchies = create_base(base_name)
+        self._hierarchies = create_base(base_name) if base_name else Hierarchies(0)
         self._ending = False
         self._operations: dict[str, Callable[[int, frames.Header, bytes], None]] = {
             "start": self._start,
@@ -205,12 +207,14 @@ class Server:
 
 
 def main() -> None:
-    """Arguments: descriptor of the socket, name of the base control group."""
+    """Arguments: descriptor of the socket, name of the base control group (empty: use none)."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # ends by its owner's end only, so that it can clean up
+    socket_fd, base_name = int(sys.argv[1]), sys.argv[2]
+    rename(_TITLE)
     syscalls.leave_session_keyring()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    server = Server(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    server = Server(socket.socket(fileno=socket_fd), base_name)
     gc.freeze()
     server.run()
