@@ -49,7 +49,7 @@ def check_host() -> Host:
             hint="`apt-get install bubblewrap` on Debian and Ubuntu, `dnf install bubblewrap` on Fedora",
         )
     ids = _ids()
-    _try_namespaces(bwrap, ids)
+    _try_namespaces(bwrap)
     return Host(os.path.realpath(bwrap), ids)
 
 
@@ -68,10 +68,10 @@ def _may_map_ranges() -> bool:
     return covered and bool(effective & _CAP_SETUID_BIT)
 
 
-def _try_namespaces(bwrap: str, ids: IdMap) -> None:
+def _try_namespaces(bwrap: str) -> None:
     """Start the smallest sandbox and see it end."""
-    unshare = [] if os.geteuid() == 0 else ["--unshare-user"]
-    command = [bwrap, *unshare, "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    namespaces = ("--unshare-user", "--unshare-pid", "--unshare-net")
+    command = [bwrap, *namespaces, "--ro-bind", "/", "/", "--proc", "/proc", "true"]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TRIAL_TIMEOUT_S, check=False
