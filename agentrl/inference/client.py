@@ -1,7 +1,7 @@
 """`SGLangClient`: the `Engine` protocol over SGLang's native HTTP API, whichever server answers it.
 
-Errors: HTTP 400 is EngineRequestError; a lost connection, a missed deadline, any other status and any answer that is
-not what the API promises is EngineError. Nothing is retried here: the caller knows what may be repeated.
+Errors: HTTP 400 to a generation is EngineRequestError. A lost connection, a missed deadline, any other refusal and any
+answer that is not what the API promises is EngineError. Nothing is retried: the caller knows what may be repeated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from agentrl.errors import EngineError, EngineRequestError
+from agentrl.errors import AgentrlError, EngineError, EngineRequestError
 from agentrl.inference.engine import EngineLoad, FinishReason, Generation, SamplingParams
 
 _HEALTH_TIMEOUT_S = 5.0
@@ -80,7 +80,7 @@ class SGLangClient:
         if params.seed is not None:
             sampling["sampling_seed"] = params.seed
         body = {"rid": rid, "input_ids": input_ids, "sampling_params": sampling, "return_logprob": True}
-        answer = await self._ask("POST", "/generate", body, _Generated)
+        answer = await self._ask("POST", "/generate", body, _Generated, refusal=EngineRequestError)
         return self._generation(answer, params)
 
     async def abort(self, rid: str | None) -> None:
@@ -123,7 +123,7 @@ class SGLangClient:
         try:
             async with asyncio.timeout(_HEALTH_TIMEOUT_S):
                 await self._send("GET", "/health", None)
-        except (EngineError, EngineRequestError, TimeoutError):
+        except (EngineError, TimeoutError):
             return False
         return True
 
@@ -164,16 +164,18 @@ class SGLangClient:
 
     # --- transport ---------------------------------------------------------------------------------------------
 
-    async def _ask(self, method: str, path: str, body: Any, kind: type[A]) -> A:
+    async def _ask(
+        self, method: str, path: str, body: Any, kind: type[A], refusal: type[AgentrlError] = EngineError
+    ) -> A:
         """Send a request and decode its answer."""
-        data = await self._send(method, path, body)
+        data = await self._send(method, path, body, refusal)
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
             raise EngineError(f"{self._name}: answer to {path} is not the API's: {error}") from error
 
-    async def _send(self, method: str, path: str, body: Any) -> bytes:
-        """Send a request; the body of a 200 answer."""
+    async def _send(self, method: str, path: str, body: Any, refusal: type[AgentrlError] = EngineError) -> bytes:
+        """Send a request; the body of a 200 answer. HTTP 400 raises `refusal`."""
         data = None if body is None else msgspec.json.encode(body)
         headers = {} if data is None else {"Content-Type": "application/json"}
         try:
@@ -187,7 +189,7 @@ class SGLangClient:
             return content
         detail = content[:_DETAIL_CHARS].decode(errors="replace").strip()
         if response.status == 400:
-            raise EngineRequestError(f"{self._name}: {path} refused: {detail}")
+            raise refusal(f"{self._name}: {path} refused: {detail}")
         raise EngineError(f"{self._name}: {path} answered {response.status}: {detail}")
 
     def _connected(self) -> aiohttp.ClientSession:

@@ -236,7 +236,7 @@ async def test_weights_that_cannot_be_loaded_change_nothing(
 ) -> None:
     version = await client.version()
     before = await client.generate("i-0000", PROMPT, SamplingParams(max_new_tokens=8, temperature=0.0))
-    with pytest.raises((EngineRequestError, EngineError)):
+    with pytest.raises(EngineError):
         await client.update_weights(str(tmp_path / "nowhere"), version + 1)
     after = await client.generate("i-0001", PROMPT, SamplingParams(max_new_tokens=8, temperature=0.0))
     assert (after.ids, after.version, await client.version()) == (before.ids, version, version)

@@ -116,6 +116,8 @@ async def test_a_refused_request_is_told_from_a_broken_engine() -> None:
     async with serving(answering({"error": {"message": "too long"}}, status=400)) as client:
         with pytest.raises(EngineRequestError, match="too long"):
             await client.generate("a", [1], PARAMS)
+        with pytest.raises(EngineError, match="too long"):
+            await client.update_weights("/weights", 1)
     for status in (404, 429, 500, 502, 503):
         async with serving(answering(b"oops", status=status)) as client:
             with pytest.raises(EngineError, match=f"{status}: oops"):

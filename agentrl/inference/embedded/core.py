@@ -146,7 +146,7 @@ class EngineCore:
             parked_tokens=scheduler.parked_tokens,
             max_total_tokens=scheduler.limits.max_total_tokens,
             prompt_tokens_total=self._totals.prompt_tokens,
-            cached_tokens_total=scheduler.num_cached_hits,
+            cached_tokens_total=scheduler.num_cached_tokens,
             generation_tokens_total=self._totals.generation_tokens,
             gen_throughput=self._totals.throughput(time.monotonic()),
             blocked=scheduler.blocked,

@@ -107,7 +107,7 @@ class Scheduler:
         self.running: dict[int, Sequence] = {}
         """By key, in order of admission."""
         self.waiting: deque[Sequence] = deque()
-        self.num_cached_hits = 0
+        self.num_cached_tokens = 0
         self._epoch = 0
         self._fence: int | None = None
         self._last_key = 0
@@ -273,7 +273,7 @@ class Scheduler:
         sequence.slot, sequence.kv_len, sequence.kv_epoch = slot, usable, self._epoch
         if sequence.started_s is None:
             sequence.started_s, sequence.cached_tokens = now_s, usable
-            self.num_cached_hits += usable
+            self.num_cached_tokens += usable
         if isinstance(source, Sequence):
             self._operations.append(Copy(source.slot, slot, usable))
         elif isinstance(source, Parked):

@@ -89,7 +89,6 @@ class Front:
         self._keys = itertools.count(1)
         self._seeds = random.Random(options.seed)
         self._waiters: dict[int, _Waiter] = {}
-        self._rids: set[str] = set()
 
     def app(self) -> web.Application:
         """The application; the worker starts with it."""
@@ -135,7 +134,7 @@ class Front:
                 answers.append(generation(_served(snapshot), return_logprob=parsed.return_logprob))
             return _json(answers if parsed.is_batch else answers[0])
         finally:
-            self._dismiss(parsed.prompts, set(waiters), ended)
+            self._dismiss(set(waiters), ended)
 
     async def _stream(
         self, request: web.Request, waiter: _Waiter, key: int, parsed: GenerateRequest, ended: set[int]
@@ -153,12 +152,12 @@ class Front:
         return response
 
     def _submit(self, prompts: list[Prompt], *, stream: bool) -> dict[int, _Waiter]:
-        """Hand prompts to the worker; waiters by key. Raises Busy or BadRequest."""
+        """Hand prompts to the worker; waiters by key. Raises Busy.
+
+        A rid may be in use already: the request that a client gave up can still be on its way out.
+        """
         if len(self._waiters) + len(prompts) > self._options.max_in_flight:
             raise Busy
-        for prompt in prompts:
-            if prompt.rid in self._rids:
-                raise BadRequest(f"a request with rid {prompt.rid} is in flight")
         now = time.monotonic()
         sequences = [
             Sequence(
@@ -175,15 +174,13 @@ class Front:
         ]
         waiters = {sequence.key: _Waiter() for sequence in sequences}
         self._waiters |= waiters
-        self._rids.update(prompt.rid for prompt in prompts)
         self._worker.submit(sequences)
         return waiters
 
-    def _dismiss(self, prompts: list[Prompt], keys: set[int], ended: set[int]) -> None:
+    def _dismiss(self, keys: set[int], ended: set[int]) -> None:
         """The handler is done with these; what has not ended is aborted."""
         for key in keys:
             self._waiters.pop(key, None)
-        self._rids.difference_update(prompt.rid for prompt in prompts)
         if keys - ended:
             self._worker.forget(keys - ended)
 
@@ -259,7 +256,7 @@ class Front:
         except TimeoutError:
             return web.Response(status=503, text="no token in time\n")
         finally:
-            self._dismiss(parsed.prompts, {key}, ended)
+            self._dismiss({key}, ended)
 
     async def _model_info(self, request: web.Request) -> web.Response:
         return _json(

@@ -98,9 +98,8 @@ class Worker:
                     worked = snapshots is not None
                     self.stats = self._core.stats()
                     self._send(snapshots or [])
-        except BaseException as error:  # the thread's boundary: the process cannot serve without it
+        except BaseException as error:  # the thread's boundary: `died` ends the process, which cannot serve without it
             self._loop.call_soon_threadsafe(self._died, error)
-            raise
 
     def _run_commands(self, *, wait: bool) -> None:
         if wait:
