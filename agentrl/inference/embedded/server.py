@@ -33,6 +33,7 @@ from agentrl.inference.embedded.requests import (
 )
 from agentrl.inference.embedded.sampling import MAX_SEED
 from agentrl.inference.embedded.sequence import End, Sequence, Snapshot
+from agentrl.inference.embedded.weights import WeightsError
 from agentrl.inference.embedded.worker import Worker
 
 log = logging.getLogger("agentrl.embedded")
@@ -220,7 +221,7 @@ class Front:
         update = Update(Path(body.model_path), body.weight_version, body.flush_cache)
         try:
             num_held = await self._worker.update(update, abort=body.abort_all_requests)
-        except ValueError as error:
+        except WeightsError as error:
             log.warning("weights were refused: %s", error)
             return _json({"success": False, "message": str(error), "num_paused_requests": 0}, status=400)
         log.info("serving weight version %s from %s", self._worker.stats.version, body.model_path)
@@ -311,7 +312,7 @@ def _served(snapshot: Snapshot) -> Snapshot:
 async def _typed_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except ValueError as error:  # BadRequest and WeightsError: the caller's
+    except (BadRequest, WeightsError) as error:
         return web.Response(status=400, text=_error(str(error)), content_type="application/json")
     except Busy:
         return web.Response(status=503, text=_error("too many requests are in flight"), content_type="application/json")

@@ -11,9 +11,11 @@ from typing import TypeVar
 import torch
 
 from agentrl.inference.embedded.core import EngineCore, Update
+from agentrl.inference.embedded.requests import BadRequest
 from agentrl.inference.embedded.scheduler import PauseMode
 from agentrl.inference.embedded.sequence import Sequence, Snapshot
 from agentrl.inference.embedded.stats import Stats
+from agentrl.inference.embedded.weights import WeightsError
 
 T = TypeVar("T")
 
@@ -131,10 +133,10 @@ class Worker:
         return future
 
     def _settle(self, command: Callable[[], T], future: asyncio.Future[T]) -> None:
-        """Run a command and complete its future in the loop's thread. ValueErrors are the caller's, others are ours."""
+        """Run a command and complete its future in the loop's thread. What the caller caused is the caller's error."""
         try:
             result = command()
-        except ValueError as error:
+        except (BadRequest, WeightsError) as error:
             self._loop.call_soon_threadsafe(_fail, future, error)
         else:
             self.stats = self._core.stats()
@@ -146,6 +148,6 @@ def _complete(future: asyncio.Future[T], result: T) -> None:
         future.set_result(result)
 
 
-def _fail(future: asyncio.Future[T], error: ValueError) -> None:
+def _fail(future: asyncio.Future[T], error: BadRequest | WeightsError) -> None:
     if not future.done():
         future.set_exception(error)
