@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextvars import ContextVar
+
+EPOCH_S: ContextVar[float | None] = ContextVar("epoch_s", default=None)
+"""Under virtual time, what the wall clock says at the loop's time 0; None: the machine's own clock."""
 
 
 def monotonic() -> float:
@@ -17,4 +21,5 @@ def monotonic() -> float:
 
 def wall() -> float:
     """Seconds since the Unix epoch. For records that people read; never for deadlines."""
-    return time.time()
+    epoch_s = EPOCH_S.get()
+    return time.time() if epoch_s is None else epoch_s + monotonic()
