@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -189,6 +190,29 @@ async def test_requests_wait_while_memory_is_released(client: SGLangClient, http
     assert await client.healthy(), "released is not dead"
     await client.resume_memory()
     assert (await held).finish is FinishReason.LENGTH
+
+
+def resident_bytes(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * resource.getpagesize()
+
+
+async def test_released_memory_goes_back_to_the_system(tmp_path: Path) -> None:
+    large = tiny_llama_config(hidden_size=512, intermediate_size=2048, vocab_size=4000)
+    folder = save_random_model(tmp_path, large)
+    weights_bytes = (folder / "model.safetensors").stat().st_size
+    with running_engine(folder, tmp_path) as engine:
+        client = SGLangClient("engine-0", engine.url, request_timeout_s=60.0)
+        for version in (1, 2, 3):
+            await client.update_weights(str(folder), version)
+        before = await client.generate("m-0000", PROMPT, SamplingParams(max_new_tokens=4, seed=1))
+        full = resident_bytes(engine.process.pid)
+        await client.release_memory()
+        assert full - resident_bytes(engine.process.pid) > 0.9 * weights_bytes
+        await client.resume_memory()
+        after = await client.generate("m-0001", PROMPT, SamplingParams(max_new_tokens=4, seed=1))
+        assert (after.ids, after.version) == (before.ids, 3)
+        await client.close()
 
 
 async def test_memory_is_not_released_and_the_cache_not_flushed_under_running_requests(

@@ -5,6 +5,7 @@ Everything here happens in one thread. Commands take effect between two steps.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,7 @@ class EngineCore:
             self._kv = None
         self._released |= wanted
         self.scheduler.released = bool(self._released & {WEIGHTS, KV_CACHE})
+        _return_freed_memory()
 
     def reclaim(self, tags: list[str] | None) -> None:
         """Take back what was released; weights come from the folder last loaded. Raises BadRequest or WeightsError."""
@@ -174,3 +176,10 @@ class EngineCore:
 
     def _snapshots(self, sequences: list[Sequence], now_s: float | None = None) -> list[Snapshot]:
         return [self._snapshot(sequence, now_s) for sequence in sequences]
+
+
+def _return_freed_memory() -> None:
+    """Give what the C allocator holds back to the system; other C libraries than glibc do so by themselves."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
