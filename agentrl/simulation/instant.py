@@ -117,6 +117,9 @@ class InstantSandbox:
     async def upload(self, source: Path, target: str) -> None:
         self._check()
 
+    async def clear(self, path: str, *, mode: int = 0o755) -> None:
+        self._check()
+
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes | None:
         self._check()
         return self._files.get(path)

@@ -125,10 +125,10 @@ def test_a_run_that_does_not_end_is_ended_at_its_horizon() -> None:
 
 def test_an_error_in_a_callback_ends_the_simulation() -> None:
     async def main() -> None:
-        asyncio.get_running_loop().call_later(1, lambda: {}[0])
+        asyncio.get_running_loop().call_later(1, [].pop)
         await asyncio.sleep(10)
 
-    with pytest.raises(KeyError):
+    with pytest.raises(IndexError):
         simulate(main(), seed=0)
 
 

@@ -1,0 +1,89 @@
+"""What an episode will do, drawn before it begins: its whole life is a function of the seed and of who it is.
+
+So every policy meets the same tasks, the same stragglers and the same failures, and a difference between two policies
+is not luck. Each part of a life has a random stream of its own: changing one law leaves the others' draws alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+
+from agentrl.simulation.config import Workload
+
+MIN_GENERATED_TOKENS = 8
+"""Shortest message: it must hold the head that says which turn it is (see `agentrl.simulation.tongue`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One generation and the tool call that it asks for."""
+
+    generated_tokens: int
+    observation_tokens: int
+    tool_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One attempt of one member of a group. The last turn says that the agent is done and calls no tool."""
+
+    turns: tuple[Turn, ...]
+    verifier_s: float
+    reward: float
+    start_cold_s: float
+    start_warm_s: float
+    failure_turn: int | None
+    """The sandbox dies during this turn's tool call; the number of turns is the verifier's place."""
+
+
+class World:
+    """All lives of one simulation."""
+
+    def __init__(self, workload: Workload, *, seed: int, hygiene: bool = False) -> None:
+        """`hygiene`: sandboxes are health-checked and reaped, so that fewer are lost."""
+        self.workload = workload
+        self._seed = seed
+        self._failure_share = workload.failure_share_hygiene if hygiene else workload.failure_share
+        self.life = lru_cache(maxsize=4096)(self._draw)
+        """life(group, member, attempt) -> Life; all three are numbers from 0."""
+
+    def _random(self, *who: object) -> Random:
+        return Random("/".join(map(str, ("life", self._seed, *who))))
+
+    def _draw(self, group: int, member: int, attempt: int) -> Life:
+        who = (group, member, attempt)
+        turns = self._turns(group, self._random("turns", *who))
+        fate = self._random("fate", *who)
+        failure_turn = int(fate.random() * (len(turns) + 1)) if fate.random() < self._failure_share else None
+        sandbox = self._random("sandbox", *who)
+        workload = self.workload
+        hangs = sandbox.random() < workload.start_hang_share
+        return Life(
+            turns=turns,
+            verifier_s=workload.verifier_s.sample(self._random("verifier", *who)),
+            reward=float(self._random("reward", *who).random() < self.success(group)),
+            start_cold_s=(workload.start_hang_s if hangs else workload.start_cold_s).sample(sandbox),
+            start_warm_s=workload.start_warm_s.sample(sandbox),
+            failure_turn=failure_turn,
+        )
+
+    def success(self, group: int) -> float:
+        """Probability with which the episodes of a group's task succeed."""
+        return self.workload.success.sample(self._random("task", group))
+
+    def _turns(self, group: int, random: Random) -> tuple[Turn, ...]:
+        workload = self.workload
+        common = self._random("difficulty", group).gauss(0.0, 1.0)
+        share = workload.turns_group_share
+        z = math.sqrt(share) * common + math.sqrt(1 - share) * random.gauss(0.0, 1.0)
+        return tuple(
+            Turn(
+                generated_tokens=max(round(workload.generated_tokens.sample(random)), MIN_GENERATED_TOKENS),
+                observation_tokens=max(round(workload.observation_tokens.sample(random)), 1),
+                tool_s=workload.tool_s.sample(random),
+            )
+            for _ in range(max(round(workload.turns.at(z)), 1))
+        )
