@@ -183,7 +183,7 @@ class TrainerSupervisor:
     async def _run_once(self) -> str | None:
         """One life of the job. None: it finished; else why it ended."""
         ExitReport.path(self._job_file).unlink(missing_ok=True)
-        self._desk.asked_at = None
+        self._desk.asked.clear()
         self._process = await self._cluster.start(
             ProcessSpec(
                 role=self.role,
@@ -197,16 +197,15 @@ class TrainerSupervisor:
             )
         )  # fmt: skip
         exited = asyncio.create_task(self._process.wait())
-        watch = asyncio.create_task(self._watch_start())
+        late = asyncio.create_task(self._late())
         try:
-            await asyncio.wait({exited, watch}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({exited, late}, return_when=asyncio.FIRST_COMPLETED)
             if not exited.done():
-                timeout_s = self._job.trainer.start_timeout_s
                 await self._process.stop(0.0)
-                return f"asked for no batch in {timeout_s:g} s: {log_tail(self._log)}"
+                return f"asked for no batch in {self._job.trainer.start_timeout_s:g} s: {log_tail(self._log)}"
             code = exited.result()
         finally:
-            watch.cancel()
+            late.cancel()
             exited.cancel()
         report = ExitReport.load(self._job_file)
         if code == 0:
@@ -215,11 +214,15 @@ class TrainerSupervisor:
             raise ProcessFailed(f"trainer: {report.message}", hint=f"its output is in {self._log}")
         return report.message if report is not None else f"exited with {code}: {log_tail(self._log)}"
 
-    async def _watch_start(self) -> None:
-        """Returns when the trainer should have asked for a batch and has not; never if it has."""
-        await asyncio.sleep(self._job.trainer.start_timeout_s)
-        if self._desk.asked_at is not None:
-            await asyncio.Event().wait()
+    async def _late(self) -> None:
+        """Returns if the trainer does not ask for a batch in time; never if it does."""
+        try:
+            async with asyncio.timeout(self._job.trainer.start_timeout_s):
+                await self._desk.asked.wait()
+        except TimeoutError:
+            return
+        self._say("up")
+        await asyncio.Event().wait()
 
     def _say(self, state: str, detail: str = "") -> None:
         self._observer.emit(ProcessChanged(role=self.role, state=state, detail=detail))

@@ -29,8 +29,8 @@ class TrainerDesk:
         self._last_report: StepDone | None = None
         self._finished: str | None = None
         self._changed = asyncio.Event()
-        self.asked_at: float | None = None
-        """When the trainer last asked for a batch, on the loop's clock."""
+        self.asked = asyncio.Event()
+        """The trainer has asked for a batch. Cleared by whoever starts a trainer, to see the new one arrive."""
 
     # --- controller
 
@@ -57,7 +57,7 @@ class TrainerDesk:
     async def next(self, request: NextRequest) -> NextReply:
         """The batch that follows the trainer's version, as soon as there is one. Raises Superseded."""
         self._check(request.epoch)
-        self.asked_at = monotonic()
+        self.asked.set()
         step = request.version + 1
         deadline = monotonic() + HOLD_S
         while True:
