@@ -93,6 +93,10 @@ class Sandbox(Protocol):
         """Copy a host file or folder to an absolute path inside, with permissions."""
         ...
 
+    async def clear(self, path: str, *, mode: int = 0o755) -> None:
+        """Make an absolute path an empty folder, whatever was there. Links are removed, not followed."""
+        ...
+
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes | None:
         """Contents of a regular file, or None if it is not there. Larger than `max_bytes` raises ValueError."""
         ...

@@ -109,9 +109,7 @@ def bwrap_argv(bwrap: str, *, disk_bytes: int, host_root: Path = Path("/")) -> l
 
 
 def _merged_folder(path: Path) -> list[str]:
-    """/bin and its like: the link into /usr that it is on most hosts, or the folder itself."""
-    if path.is_symlink():
-        return ["--symlink", str(path.readlink()), f"/{path.name}"]
+    """/bin and its like: on most hosts a link into /usr, inside always a mount: a command cannot remove that."""
     return ["--ro-bind", str(path), f"/{path.name}"] if path.is_dir() else []
 
 

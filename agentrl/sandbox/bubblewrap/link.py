@@ -62,7 +62,9 @@ class SupervisorLink:
             header, output = await future
         except asyncio.CancelledError:
             if op == "exec" and self._lost is None:
-                self._writer.write(frames.encode({"id": next(self._ids), "op": "cancel", "target": request_id}))
+                self._writer.write(
+                    frames.encode({"id": next(self._ids), "op": "cancel", "box": fields["box"], "target": request_id})
+                )
             raise
         finally:
             self._pending.pop(request_id, None)

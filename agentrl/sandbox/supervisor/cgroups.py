@@ -66,7 +66,7 @@ def create_base(name: str) -> Hierarchies:
 
 
 class Cgroup:
-    """The groups of one sandbox."""
+    """The groups of one sandbox. What is opened here works on inside the sandbox, where their file system is not."""
 
     def __init__(self, hierarchies: Hierarchies, name: str, limits: Limits) -> None:
         """Make and limit them. Raises OSError, having removed what it made."""
@@ -76,43 +76,38 @@ class Cgroup:
             for kind in ("memory", "pids", "cpu", "freezer")
             if (base := getattr(hierarchies, kind)) is not None
         }
+        self.fds: list[int] = []
+        """What `join` and `oom_kills` need; to be kept open in processes that call them."""
+        self._join_fds: list[int] = []
+        self._oom_fd: int | None = None
         try:
             for path in set(self._paths.values()):
                 path.mkdir()
+                self._join_fds.append(self._open(path / "cgroup.procs", os.O_WRONLY))
+            if memory := self._paths.get("memory"):
+                name = "memory.events" if self._version == 2 else "memory.oom_control"
+                self._oom_fd = self._open(memory / name, os.O_RDONLY)
             self._limit(limits)
-            self._join_fds = {
-                path: os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for path in set(self._paths.values())
-            }
         except OSError:
-            for path in set(self._paths.values()):
-                with contextlib.suppress(OSError):
-                    path.rmdir()
+            self.try_remove()
             raise
 
     @property
     def freezes(self) -> bool:
         return "freezer" in self._paths
 
-    @property
-    def fds(self) -> list[int]:
-        """Descriptors that `join` needs; keep them open in the child that is to join."""
-        return list(self._join_fds.values())
-
-    def join(self, kind: str | None = None) -> None:
-        """Move the calling process into every group, or only into that of `kind`. Works from inside the sandbox."""
-        for path, fd in self._join_fds.items():
-            if kind is None or self._paths.get(kind) == path:
-                os.write(fd, b"0")
+    def join(self) -> None:
+        """Move the calling process into every group."""
+        for fd in self._join_fds:
+            os.write(fd, b"0")
 
     def oom_kills(self) -> int:
         """Processes that the memory limit has killed so far."""
-        path = self._paths.get("memory")
-        if path is None:
+        if self._oom_fd is None:
             return 0
-        name = "memory.events" if self._version == 2 else "memory.oom_control"
-        for line in (path / name).read_text().splitlines():
-            key, _, value = line.partition(" ")
-            if key == "oom_kill":
+        for line in os.pread(self._oom_fd, 4096, 0).splitlines():
+            key, _, value = line.partition(b" ")
+            if key == b"oom_kill":
                 return int(value)
         return 0
 
@@ -121,13 +116,17 @@ class Cgroup:
 
     def try_remove(self) -> bool:
         """Kill what is left in the groups and remove them; False while a process is still in one."""
-        for fd in self._join_fds.values():
-            os.close(fd)
-        self._join_fds = {}
+        while self.fds:
+            os.close(self.fds.pop())
         left = [path for path in set(self._paths.values()) if not _try_rmdir(path)]
         for path in left:
             _kill_members(path)
         return not left
+
+    def _open(self, path: Path, flags: int) -> int:
+        fd = os.open(path, flags | os.O_CLOEXEC)
+        self.fds.append(fd)
+        return fd
 
     def _limit(self, limits: Limits) -> None:
         if memory := self._paths.get("memory"):

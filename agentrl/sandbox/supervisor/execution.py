@@ -1,24 +1,28 @@
-"""One command from its request to its result: pipes, output caps, wall time, and what to believe about its end."""
+"""One command from its request to its result: pipes, output caps, wall time, and what to believe about its end.
+
+Runs in the door, the parent of the command's process.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentrl.sandbox.supervisor import frames, inside
-from agentrl.sandbox.supervisor.processes import is_exiting
+from agentrl.sandbox.supervisor import frames
+from agentrl.sandbox.supervisor.command import Command, Room, become, kill_since, living, pids
+from agentrl.sandbox.supervisor.processes import is_exiting, run_and_exit
 from agentrl.sandbox.supervisor.reactor import Reactor, Timer
 
 DRAIN_S = 0.2
 """How long output of an ended command is waited for while something that it started holds its pipes open."""
 KILL_GRACE_S = 10.0
-"""How long a killed command may take to die before the sandbox is given up."""
+"""How long a killed command may take to die before its result is given up."""
 DEATH_WAIT_S = 1.0
-"""How long a command killed by SIGKILL waits for the news that its whole sandbox was."""
+"""How long the result of a command killed by SIGKILL is held back while its whole sandbox is dying: then the supervisor
+answers in its place."""
 DEATH_GLANCE_S = 0.02
 """The same, when the sandbox's first process shows no sign of dying."""
 _CHUNK_BYTES = 65536
@@ -30,7 +34,7 @@ Done = Callable[[frames.Header, bytes], None]
 class ExecRequest:
     """What the owner asked for."""
 
-    command: inside.Command
+    command: Command
     stdin: bytes | None
     timeout_s: float
     max_output_bytes: int
@@ -106,58 +110,51 @@ class Feed:
 
 
 class Execution:
-    """Runs a command by a visitor and calls `done` once, with the result or an error."""
+    """Runs a command and calls `done` once, with the result or an error."""
 
-    def __init__(self, reactor: Reactor, room: inside.Room, first_pid: int, request: ExecRequest, done: Done) -> None:
+    def __init__(self, reactor: Reactor, room: Room, request: ExecRequest, done: Done) -> None:
         self._reactor = reactor
         self._room = room
-        self._first_pid = first_pid
         self._request = request
         self._done: Done | None = done
         self._pipes: _Pipes | None = None
         self._timer: Timer | None = None
         self._remaining_s = request.timeout_s
-        self._report: frames.Header | None = None
+        self._status: int | None = None
+        self._killed = False
         self._frozen_since: float | None = None
         self._frozen_s = 0.0
 
     def start(self) -> None:
-        """Fork the visitor and watch. Raises OSError when the machine cannot."""
-        self._oom_before = self._room.cgroup.oom_kills()
+        """Fork the command and watch it. Raises OSError when the machine cannot."""
+        room, command = self._room, self._request.command
+        self._oom_before = room.cgroup.oom_kills()
+        self._earlier = pids()
         self._started_at = time.monotonic()
         pipes = _Pipes(self._request.stdin is not None)
         try:
-            self._visitor, report_fd = inside.visit(
-                self._room,
-                lambda: inside.run_command(self._room, self._request.command, pipes.stdio, pipes.control_read),
-                keep=(*pipes.stdio, pipes.control_read),
-            )
+            self._child = os.fork()
         except OSError:
+            pipes.close_theirs()
             pipes.close_ours()
             raise
-        finally:
-            pipes.close_theirs()
+        if self._child == 0:
+            run_and_exit(lambda: become(room, command, pipes.stdio, pipes.problem_write))
+        pipes.close_theirs()
         self._pipes = pipes
-        self._feed = None if pipes.stdin is None else Feed(self._reactor, pipes.stdin, self._request.stdin or b"")
-        self._stdout = Capture(self._reactor, pipes.stdout, self._request.max_output_bytes)
-        self._stderr = Capture(self._reactor, pipes.stderr, self._request.max_output_bytes)
-        self._report_pipe = Capture(self._reactor, report_fd, _CHUNK_BYTES)
-        self._stdout.watch(self._output_ended)
-        self._stderr.watch(self._output_ended)
-        self._report_pipe.watch(self._visitor_ended)
-        self._timer = self._reactor.call_later(self._remaining_s, self.kill)
+        self._watch(pipes)
 
     def kill(self) -> None:
-        """Have the visitor kill what the command started. Its report follows."""
-        if self._report is not None or self._pipes is None:
+        """Kill everything that the command started, also what left its session. Its result follows."""
+        if self._status is not None or self._pipes is None or self._killed:
             return
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._pipes.control, b"k")
+        self._killed = True
         self._set_timer(KILL_GRACE_S, lambda: self.fail(f"a killed command is still there after {KILL_GRACE_S:g} s"))
+        kill_since(self._earlier)
 
     def pause(self) -> None:
         """Stop its clock: the sandbox is frozen."""
-        if self._timer is not None and self._report is None:
+        if self._timer is not None and self._status is None:
             self._frozen_since = time.monotonic()
             self._remaining_s = max(0.0, self._timer.when - self._frozen_since)
             self._timer.cancel()
@@ -168,52 +165,62 @@ class Execution:
             self._frozen_since = None
             self._set_timer(self._remaining_s, self.kill)
 
-    def fail(self, message: str) -> None:
-        """The sandbox is lost; so is the result."""
-        self._finish({"error": message, "kind": "SandboxError", "errno": None}, b"")
+    def fail(self, message: str, kind: str = "SandboxError") -> None:
+        """There is no result."""
+        self._finish({"error": message, "kind": kind, "errno": None}, b"")
+
+    def _watch(self, pipes: _Pipes) -> None:
+        self._feed = None if pipes.stdin is None else Feed(self._reactor, pipes.stdin, self._request.stdin or b"")
+        self._stdout = Capture(self._reactor, pipes.stdout, self._request.max_output_bytes)
+        self._stderr = Capture(self._reactor, pipes.stderr, self._request.max_output_bytes)
+        self._stdout.watch(self._output_ended)
+        self._stderr.watch(self._output_ended)
+        self._child_fd = os.pidfd_open(self._child)
+        self._reactor.on_readable(self._child_fd, self._child_ended)
+        self._timer = self._reactor.call_later(self._remaining_s, self.kill)
 
     def _set_timer(self, delay_s: float, callback: Callable[[], None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._reactor.call_later(delay_s, callback)
 
-    def _visitor_ended(self) -> None:
-        os.waitpid(self._visitor, 0)
+    def _child_ended(self) -> None:
+        self._reactor.forget(self._child_fd)
+        os.close(self._child_fd)
+        self._status = os.waitpid(self._child, 0)[1]
         self._duration_s = time.monotonic() - self._started_at - self._frozen_s
-        if self._done is None:
+        self._leftover = len(living(pids() - self._earlier))
+        if self._done is None or self._pipes is None:
             return
-        reports = list(frames.FrameBuffer().feed(bytes(self._report_pipe.kept)))
-        if not reports:
-            self.fail("the process that waited for the command died")
-            return
-        self._report = reports[0][0]
-        if "error" in self._report:
-            self._finish(self._report, b"")
-        elif self._report["signal"] == signal.SIGKILL and not self._report["killed"]:
-            dying = is_exiting(self._first_pid)
-            self._set_timer(DEATH_WAIT_S if dying else DEATH_GLANCE_S, self._complete)
+        if problem := os.read(self._pipes.problem, _CHUNK_BYTES):
+            kind, _, text = problem.decode(errors="replace").partition(":")
+            self.fail(text, kind)
+        elif self._signal() == signal.SIGKILL and not self._killed:
+            self._set_timer(DEATH_WAIT_S if is_exiting(1) else DEATH_GLANCE_S, self._complete)
         elif self._stdout.open or self._stderr.open:
             self._set_timer(DRAIN_S, self._complete)
         else:
             self._complete()
 
+    def _signal(self) -> int | None:
+        assert self._status is not None
+        return os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
+
     def _output_ended(self) -> None:
         ended = not self._stdout.open and not self._stderr.open
-        if ended and self._report is not None and self._report["signal"] != signal.SIGKILL:
+        if ended and self._status is not None and (self._killed or self._signal() != signal.SIGKILL):
             self._complete()
 
     def _complete(self) -> None:
-        report = self._report
-        if report is None or self._done is None:
-            return
+        assert self._status is not None
         header = {
-            "exit_code": None if report["killed"] else report["exit_code"],
-            "signal": report["signal"],
-            "timed_out": report["killed"],
+            "exit_code": os.WEXITSTATUS(self._status) if os.WIFEXITED(self._status) and not self._killed else None,
+            "signal": self._signal(),
+            "timed_out": self._killed,
             "oom": self._room.cgroup.oom_kills() > self._oom_before,
             "truncated": self._stdout.truncated or self._stderr.truncated,
             "bytes_total": self._stdout.total + self._stderr.total,
-            "leftover_processes": report["leftover"],
+            "leftover_processes": self._leftover,
             "duration_s": self._duration_s,
             "stdout_bytes": len(self._stdout.kept),
         }
@@ -230,7 +237,7 @@ class Execution:
             self._stderr.close()
             if self._feed is not None:
                 self._feed.close()
-            os.close(self._pipes.control)
+            os.close(self._pipes.problem)
         done(header, payload)
 
 
@@ -247,19 +254,19 @@ class _Pipes:
                 opened += os.pipe()
                 self.stdin = opened[7]
             else:
-                opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+                opened.append(os.dup(0))  # the door's own, the host's /dev/null
         except OSError:
             for fd in opened:
                 os.close(fd)
             raise
-        self.stdout, stdout_write, self.stderr, stderr_write, self.control_read, self.control, stdin_read = opened[:7]
+        self.stdout, stdout_write, self.stderr, stderr_write, self.problem, self.problem_write, stdin_read = opened[:7]
         self.stdio = (stdin_read, stdout_write, stderr_write)
 
     def close_theirs(self) -> None:
-        for fd in (*self.stdio, self.control_read):
+        for fd in (*self.stdio, self.problem_write):
             os.close(fd)
 
     def close_ours(self) -> None:
-        for fd in (self.stdout, self.stderr, self.control, self.stdin):
+        for fd in (self.stdout, self.stderr, self.problem, self.stdin):
             if fd is not None:
                 os.close(fd)

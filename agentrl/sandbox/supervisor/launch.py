@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentrl.sandbox.supervisor import syscalls
 from agentrl.sandbox.supervisor.cgroups import Cgroup
-from agentrl.sandbox.supervisor.processes import close_other_fds, reset_signals, run_and_exit
+from agentrl.sandbox.supervisor.processes import close_other_fds, run_and_exit
 
 INFO_FD = 3
 """bwrap writes the pid of the sandbox's first process here."""
@@ -57,7 +57,7 @@ def launch(argv: list[str], ids: IdMap, cgroup: Cgroup) -> Launched:
 def _become_bwrap(argv: list[str], ids: IdMap, cgroup: Cgroup, *, info: int, up: int, stderr: int) -> None:
     os.dup2(stderr, 2)
     try:
-        reset_signals()
+        syscalls.default_signals()
         cgroup.join()
         supervisor = os.getppid()
         _enter_user_namespace(ids)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
@@ -18,13 +17,6 @@ def close_other_fds(keep: Iterable[int]) -> None:
         if low < fd:  # an empty range would close everything
             os.closerange(low, fd)
         low = fd + 1
-
-
-def reset_signals() -> None:
-    """Give signals that Python ignores, or that our owner blocked, their default meaning."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import selectors
 import time
 from collections.abc import Callable
@@ -43,6 +44,10 @@ class Reactor:
         """Stop watching `fd`, watched or not. Call before closing it."""
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
+
+    def forget_and_close(self, fd: int) -> None:
+        self.forget(fd)
+        os.close(fd)
 
     def call_later(self, delay_s: float, callback: Callback) -> Timer:
         timer = Timer(time.monotonic() + delay_s, callback)

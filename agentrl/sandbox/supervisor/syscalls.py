@@ -29,6 +29,9 @@ _CAP_HEADER_V3 = 0x20080522
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 
+_IGNORED_SIGNALS = (2, 13, 15, 25)
+"""SIGINT and SIGTERM, which the supervisor ignores; SIGPIPE and SIGXFSZ, which Python ignores."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -58,13 +61,16 @@ def hide_memory() -> None:
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(DUMPABLE)")
 
 
-def limit_capabilities(keep: Iterable[int]) -> None:
-    """Reduce every capability set of this process, and what execve can give it, to `keep`. Irreversible."""
+def bound_capabilities(keep: Iterable[int]) -> None:
+    """Reduce what execve can give this process and its children to `keep`. Irreversible."""
     kept = frozenset(keep)
     for number in range(_CAP_HIGHEST + 1):
         if number not in kept and _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) == -1:
             break  # past the last capability that this kernel knows
-    mask = sum(1 << number for number in kept)
+
+
+def set_capabilities(mask: int) -> None:
+    """Have the capabilities of `mask` (a bit each) and no others. Raises OSError for one that it does not have."""
     header = (ctypes.c_uint32 * 2)(_CAP_HEADER_V3, 0)
     data = (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0)
     _check(_libc.capset(header, data), "capset")
@@ -73,6 +79,12 @@ def limit_capabilities(keep: Iterable[int]) -> None:
 def forbid_new_privileges() -> None:
     """Make setuid bits and file capabilities without effect for this process and all that it starts."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
+
+
+def default_signals() -> None:
+    """Give the signals that this program ignores their default meaning, before an execve."""
+    for number in _IGNORED_SIGNALS:
+        _libc.signal(number, None)
 
 
 def leave_session_keyring() -> None:

@@ -29,9 +29,9 @@ memory_mb = 256
 _TEST_SH = """\
 #!/bin/sh
 # Writes 1 if every condition holds in the working folder, else 0.
-cd /app || exit 1
 holds() {{
-    {conditions}
+    cd /app &&
+        {conditions}
 }}
 reward=0
 if holds >/dev/null 2>&1; then

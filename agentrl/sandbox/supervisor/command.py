@@ -1,0 +1,206 @@
+"""What happens in the sandbox's process tree: becoming a command, and killing what commands started.
+
+Runs in children of the door. They are in the pid namespace, the door is not: it is their true parent, and out of reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.sandbox.supervisor import syscalls
+from agentrl.sandbox.supervisor.cgroups import Cgroup, Limits
+from agentrl.sandbox.supervisor.processes import fork_and_wait
+
+ROOT_CAPABILITIES = (
+    syscalls.CAP_CHOWN,
+    syscalls.CAP_DAC_OVERRIDE,
+    syscalls.CAP_FOWNER,
+    syscalls.CAP_FSETID,
+    syscalls.CAP_KILL,
+    syscalls.CAP_SETGID,
+    syscalls.CAP_SETUID,
+)
+"""What root may do to its own files, users and processes: enough for tar, chown and su, nothing for the kernel."""
+ROOT_MASK = sum(1 << number for number in ROOT_CAPABILITIES)
+
+CANNOT_RUN, NOT_FOUND = 126, 127
+_MAX_SWEEPS = 50
+_SWEEP_PAUSE_S = 0.002
+
+
+@dataclass(frozen=True)
+class Room:
+    """A running sandbox as its door knows it."""
+
+    pidfd: int
+    """Of its first process."""
+    ranged: bool
+    """Whether it has users beside root; only then root has ROOT_CAPABILITIES."""
+    cgroup: Cgroup
+    limits: Limits
+    rlimits: bool
+    """Whether limits must be set per process, for want of cgroups."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command as the owner asked for it."""
+
+    argv: list[str]
+    """Program and arguments; the program is looked up in env's PATH."""
+    cwd: str
+    env: dict[str, str]
+    user: str | None
+    """Name or number; None is root."""
+
+
+class UnknownUser(Exception):
+    """The sandbox has no such user, or only root."""
+
+
+def become(room: Room, command: Command, stdio: tuple[int, int, int], problem_fd: int) -> None:
+    """Turn this process into the command. What is not the command's own fault goes to `problem_fd` as 'kind:text'.
+
+    A program or folder that is not there is the command's fault: exit code 126 or 127, and why on its stderr.
+    """
+    try:
+        os.setsid()
+        room.cgroup.join()
+        home = _take_identity(room, command.user)
+        for fd, target in zip(stdio, (0, 1, 2), strict=True):
+            os.dup2(fd, target)
+        syscalls.default_signals()
+    except (OSError, UnknownUser) as error:
+        os.write(problem_fd, f"{type(error).__name__}:{error}".encode())
+        return
+    try:
+        os.chdir(command.cwd)
+        _exec(command.argv, {"HOME": home, **command.env})
+    except (OSError, ValueError) as error:  # ValueError: a zero byte or a lone surrogate
+        _complain(f"cannot run in {command.cwd}: {error.strerror if isinstance(error, OSError) else error}")
+        os._exit(CANNOT_RUN)
+
+
+def pids() -> frozenset[int]:
+    """Pids in the sandbox, as it numbers them, but its first."""
+    return frozenset(int(name) for name in os.listdir("/proc") if name.isdigit()) - {1}  # noqa: PTH208
+
+
+def living(numbers: frozenset[int]) -> list[int]:
+    """Those that are not zombies."""
+    return [pid for pid in numbers if _stat(pid)[0] not in "ZX"]
+
+
+def kill_since(earlier: frozenset[int]) -> None:
+    """Kill every process that was not there `earlier` and does not descend from one that was."""
+    for _ in range(_MAX_SWEEPS):
+        fork_and_wait(lambda: _sweep(earlier))
+        if not living(_newcomers(earlier, spare=None)):
+            return
+        select.select((), (), (), _SWEEP_PAUSE_S)
+
+
+def kill_all() -> tuple[int, int]:
+    """Kill every process but the first, and wait until they are gone. Returns how many there were, and are left."""
+    victims = left = len(living(pids()))
+    for _ in range(_MAX_SWEEPS):
+        if not left:
+            break
+        signal_all(signal.SIGKILL)
+        select.select((), (), (), _SWEEP_PAUSE_S)
+        left = len(living(pids()))
+    return victims, left
+
+
+def signal_all(number: int) -> None:
+    """Signal every process but the first, at once: no fork slips through."""
+    fork_and_wait(lambda: _signal_others(number))
+
+
+def _exec(argv: list[str], env: dict[str, str]) -> None:
+    program = argv[0]
+    folders = [""] if "/" in program else env.get("PATH", "").split(":")
+    problem: OSError = FileNotFoundError(2, "not found")
+    for folder in folders:
+        try:
+            os.execve(f"{folder}/{program}" if folder else program, argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            problem = error
+    _complain(f"cannot run {program}: {problem.strerror}")
+    os._exit(NOT_FOUND if isinstance(problem, FileNotFoundError) else CANNOT_RUN)
+
+
+def _complain(text: str) -> None:
+    os.write(2, f"sandbox: {text}\n".encode(errors="replace"))
+
+
+def _take_identity(room: Room, user: str | None) -> str:
+    """Become the user, with its capabilities and limits. Returns its home folder."""
+    uid, gid, home = _find_user(user)
+    if uid != 0:
+        if not room.ranged:
+            raise UnknownUser(f"user {user}: this machine maps only root into sandboxes")
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    syscalls.set_capabilities(ROOT_MASK if room.ranged and uid == 0 else 0)
+    if room.rlimits:
+        resource.setrlimit(resource.RLIMIT_AS, (room.limits.memory_bytes,) * 2)
+        resource.setrlimit(resource.RLIMIT_NPROC, (room.limits.pids,) * 2)
+    return home
+
+
+def _find_user(user: str | None) -> tuple[int, int, str]:
+    """(uid, gid, home) from the sandbox's own /etc/passwd, read as text: never through its libraries."""
+    if user is None or user in ("", "root", "0"):
+        return 0, 0, "/root"
+    with contextlib.suppress(OSError):
+        for line in Path("/etc/passwd").read_text(errors="replace").splitlines():
+            fields = line.split(":")
+            if len(fields) == 7 and user in (fields[0], fields[2]) and fields[2].isdigit() and fields[3].isdigit():
+                return int(fields[2]), int(fields[3]), fields[5]
+    if user.isdigit():
+        return int(user), int(user), "/"
+    raise UnknownUser(f"user {user}: not in the sandbox's /etc/passwd")
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """(state, parent) of a process in the sandbox; ('X', 0) if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return "X", 0
+    return fields[0], int(fields[1])
+
+
+def _sweep(earlier: frozenset[int]) -> None:
+    """One atomic kill: nothing can fork while everything is stopped."""
+    _signal_others(signal.SIGSTOP)
+    for pid in _newcomers(earlier, spare=os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    _signal_others(signal.SIGCONT)
+
+
+def _signal_others(number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, number)
+
+
+def _newcomers(earlier: frozenset[int], *, spare: int | None) -> frozenset[int]:
+    parents = {pid: _stat(pid)[1] for pid in pids() if pid != spare}
+    return frozenset(pid for pid in parents if pid not in earlier and not _descends(pid, parents, earlier))
+
+
+def _descends(pid: int, parents: dict[int, int], ancestors: frozenset[int]) -> bool:
+    while (pid := parents.get(pid, 0)) > 1:
+        if pid in ancestors:
+            return True
+    return False

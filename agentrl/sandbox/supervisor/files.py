@@ -1,0 +1,105 @@
+"""Files of a sandbox, handled by its door: a process with its root folder and its root's rights, never the host's."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from agentrl.sandbox.supervisor.processes import write_all
+
+_CHUNK_BYTES = 1 << 20
+
+
+def put(entries: list[dict[str, Any]], content: bytes) -> None:
+    """Make directories, files and links. Raises OSError.
+
+    `entries` have path and kind (dir, file, link); a mode (None leaves a directory that is there as it is), the size of
+    a file, the target of a link. `content` is that of all files, in their order.
+    """
+    offset = 0
+    for entry in entries:
+        path, kind = entry["path"], entry["kind"]
+        if kind == "dir":
+            Path(path).mkdir(parents=True, exist_ok=True)
+            if entry["mode"] is not None:
+                Path(path).chmod(entry["mode"])
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            Path(path).unlink()  # never write through a link, nor into a file that has other names
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        if kind == "link":
+            Path(path).symlink_to(entry["target"])
+        else:
+            _write_new(path, content[offset : offset + entry["size"]], entry["mode"])
+            offset += entry["size"]
+
+
+def get(path: str, max_bytes: int) -> tuple[int, bytes] | None:
+    """(size, at most max_bytes of content) of a regular file; None if there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        data = b""
+        while len(data) <= max_bytes and (chunk := os.read(fd, _CHUNK_BYTES)):
+            data += chunk
+        return max(info.st_size, len(data)), data[:max_bytes]
+    finally:
+        os.close(fd)
+
+
+def clear(path: str, mode: int) -> None:
+    """Make `path` an empty directory, whatever it was; links are removed, not followed. Raises OSError."""
+    if Path(path).is_symlink() or (Path(path).exists() and not Path(path).is_dir()):
+        Path(path).unlink()
+    Path(path).mkdir(parents=True, exist_ok=True)
+    top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(top, mode)
+        _empty(top)
+    finally:
+        os.close(top)
+
+
+def _empty(top: int) -> None:
+    """Remove all in the directory `top`. Subdirectories are moved up to it first: no tree is too deep for that."""
+    waiting = _remove_files(top)
+    taken = frozenset(waiting)
+    fresh = (name for number in itertools.count() if (name := f".emptied-{number}") not in taken)
+    while waiting:
+        name = waiting.pop()
+        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+        try:
+            for child in _remove_files(folder):
+                waiting.append(next(fresh))
+                os.rename(child, waiting[-1], src_dir_fd=folder, dst_dir_fd=top)
+        finally:
+            os.close(folder)
+        os.rmdir(name, dir_fd=top)
+
+
+def _remove_files(folder: int) -> list[str]:
+    """Remove all but subdirectories from a directory. Returns the names of these."""
+    with os.scandir(folder) as found:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+    for name, is_folder in entries:
+        if not is_folder:
+            os.unlink(name, dir_fd=folder)
+    return [name for name, is_folder in entries if is_folder]
+
+
+def _write_new(path: str, data: bytes, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(fd, data)
+        os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
