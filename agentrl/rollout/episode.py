@@ -7,6 +7,7 @@ suspended generation returns what it has; the loop keeps it and asks for the res
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from agentrl.clock import monotonic
 from agentrl.errors import EngineError, EngineRequestError, SandboxError
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
-from agentrl.rollout.chat import Chat, Message
+from agentrl.rollout.chat import Message
 from agentrl.rollout.config import AgentConfig
 from agentrl.rollout.observation import observe
 from agentrl.rollout.tool_calls import Action, Command, Finished, Malformed, parse
@@ -36,6 +37,19 @@ class Sampler(Protocol):
     def forget(self, episode: str) -> None:
         """The episode is over; its place on an engine is free."""
         ...
+
+
+class ChatFormat(Protocol):
+    """Conversations as exact token ids; in production `agentrl.rollout.chat.Chat`, whose docstrings are the promise."""
+
+    end_id: int
+    stop_ids: tuple[int, ...]
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]: ...
+
+    def bridge(self, role: str, content: str, *, closed: bool = True) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +107,7 @@ class EpisodeRunner:
         self,
         *,
         agent: AgentConfig,
-        chat: Chat,
+        chat: ChatFormat,
         sampler: Sampler,
         provider: SandboxProvider,
         recorder: Recorder,
@@ -111,7 +125,7 @@ class EpisodeRunner:
         prompt = self._chat.prompt(initial_messages(self._agent, spec.task.instruction))
         attempt = _Attempt(spec=spec, builder=TrajectoryBuilder(prompt), started=self._active_now())
         try:
-            sandbox = await self._provider.create(spec.task.spec)
+            sandbox = await self._provider.create(replace(spec.task.spec, owner=spec.episode))
         except SandboxError as error:
             return self._result(attempt, Evidence(sandbox_error=str(error)))
         try:

@@ -35,6 +35,8 @@ class SandboxSpec:
     memory_mb: int | None = None
     disk_mb: int | None = None
     cpus: float | None = None
+    owner: str | None = None
+    """Id of the episode it is for, for names, labels and logs; None: nobody's yet, or not an episode's."""
 
 
 @dataclass(frozen=True, kw_only=True)
