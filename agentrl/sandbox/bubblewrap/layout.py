@@ -1,8 +1,8 @@
 """What a sandbox's file system looks like at its start, as arguments of bwrap and as files to put into it. Pure.
 
 The root is one sized tmpfs, so the disk limit is one number. On it lie read-only binds of the host's /usr and a few
-public files of its /etc; everything else is made up. /tests and /logs are small tmpfs of their own: an agent that
-filled its disk can still be graded.
+public files of its /etc; everything else is made up. /tests and /logs/verifier are small tmpfs of their own: an agent
+that filled its disk can still be graded.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 from agentrl.sandbox.provider import DEFAULT_PATH
 from agentrl.sandbox.supervisor.launch import EMPTY_FD, INFO_FD
 
-_GRADING_MB = 32
-"""Size of /tests and of /logs."""
+_GRADING_MB = {"/tests": 32, "/logs": 8, "/logs/verifier": 8, "/logs/agent": 8, "/logs/artifacts": 8}
+"""Folders with space of their own. As mounts they can be emptied and filled, but not removed or renamed."""
 _SHM_MB = 32
-UNCOUNTED_MB = 2 * _GRADING_MB + _SHM_MB
+UNCOUNTED_MB = sum(_GRADING_MB.values()) + _SHM_MB
 """All that can be written beside the disk. Like the disk it is memory, and is added to what processes may use: files
 alone can never make the memory limit kill."""
 _MERGED_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -90,10 +90,8 @@ def bwrap_argv(bwrap: str, *, disk_bytes: int, host_root: Path = Path("/")) -> l
         argv += _merged_folder(host_root / name)
     for path, mode in _FOLDERS.items():
         argv += ["--perms", mode, "--dir", path]
-    for path in ("/tests", "/logs"):
-        argv += ["--size", str(_GRADING_MB << 20), "--tmpfs", path]
-    for path in ("/logs/agent", "/logs/artifacts", "/logs/verifier"):
-        argv += ["--perms", "0777", "--dir", path]
+    for path, size_mb in _GRADING_MB.items():
+        argv += ["--perms", "0777" if path != "/tests" else "0755", "--size", str(size_mb << 20), "--tmpfs", path]
     for name in _PUBLIC_ETC:
         argv += _public_file(host_root / "etc" / name)
     argv += ["--ro-bind-data", str(EMPTY_FD), "/etc/ld.so.preload"]  # or an agent could preload into the verifier

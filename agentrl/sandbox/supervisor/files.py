@@ -73,7 +73,7 @@ def _empty(top: int) -> None:
     """Remove all in the directory `top`. Subdirectories are moved up to it first: no tree is too deep for that."""
     waiting = _remove_files(top)
     taken = frozenset(waiting)
-    fresh = (name for number in itertools.count() if (name := f".emptied-{number}") not in taken)
+    fresh = (new for new in map(".emptied-{}".format, itertools.count()) if new not in taken)
     while waiting:
         name = waiting.pop()
         folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)

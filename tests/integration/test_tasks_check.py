@@ -1,0 +1,116 @@
+"""`agentrl tasks check` and `generate`, in real sandboxes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from agentrl.cli import tasks as commands
+from agentrl.errors import UserError
+from agentrl.tasks.check import check_tasks
+from agentrl.tasks.config import Family
+from agentrl.tasks.families import FAMILIES, write_tasks
+from agentrl.tasks.families.shell_basics import KINDS
+from agentrl.tasks.harbor import load_tasks
+from tests.fixtures.sandboxes import bubblewrap
+from tests.fixtures.task_folders import WRITE_ONE, make_task
+
+JUDGE = "#!/bin/sh\n[ -f done ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n"
+
+app = typer.Typer()
+commands.register(app)
+
+
+@app.command()
+def other() -> None:
+    """A second command, so that `tasks` is a group as in `agentrl`."""
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["tasks", *words], catch_exceptions=False)
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize(("family", "count"), [(Family.shell_basics, 2 * len(KINDS)), (Family.boxes, 8)])
+async def test_every_shipped_task_scores_one_when_solved_and_zero_untouched(
+    tmp_path: Path, family: Family, count: int
+) -> None:
+    write_tasks(FAMILIES[family](count, 11), tmp_path / "tasks")
+    async with bubblewrap(tmp_path / "state") as provider:
+        results = await check_tasks(load_tasks(tmp_path / "tasks"), provider, 2)
+    assert [result for result in results if not result.passed] == []
+    assert [(result.oracle, result.noop) for result in results] == [(1.0, 0.0)] * count
+
+
+def folder_of_all_kinds(folder: Path) -> str:
+    solve = "#!/bin/sh\ntouch done\n"
+    make_task(folder / "good", test=JUDGE, solve=solve)
+    make_task(folder / "generous", test=WRITE_ONE, solve=solve)
+    make_task(folder / "impossible", test=JUDGE, solve="#!/bin/sh\necho '[red]no[/tmp]' >&2\n")
+    make_task(folder / "silent", test="#!/bin/sh\n", solve=solve)
+    make_task(folder / "unsolved", test=JUDGE)
+    make_task(folder / "hungry", dockerfile="FROM x\nRUN apt-get install -y jq\n")
+    return str(folder)
+
+
+def test_json_tells_all_and_a_failure_exits_with_one(tmp_path: Path) -> None:
+    code, output = run("check", folder_of_all_kinds(tmp_path / "tasks"), "--json")
+    found = {result["task"]: result for result in json.loads(output)}
+    assert code == 1
+    assert found["good"] == {"task": "good", "runnable": True, "reason": None, "oracle": 1.0, "noop": 0.0}
+    assert found["generous"]["reason"] == "doing nothing scores 1, not 0"
+    assert found["impossible"]["reason"] == "its solution scores 0, not 1: [red]no[/tmp]"
+    assert found["silent"]["reason"] == "doing nothing gives no reward (missing), not 0"
+    assert found["unsolved"]["reason"].startswith("has no solution/solve.sh")
+    assert found["hungry"] == {
+        "task": "hungry",
+        "runnable": False,
+        "reason": "not runnable by the bubblewrap provider: RUN apt-get install -y jq",
+        "oracle": None,
+        "noop": None,
+    }
+
+
+def test_the_table_is_for_people(tmp_path: Path) -> None:
+    code, output = run("check", folder_of_all_kinds(tmp_path / "tasks"))
+    words = " ".join(output.split())
+    assert code == 1 and "1 ok, 4 failed, 1 skipped" in words
+    assert "[red]no" in words and "skipped: not runnable" in words
+
+
+def test_all_well_exits_with_zero(tmp_path: Path) -> None:
+    make_task(tmp_path / "good", test=JUDGE, solve="#!/bin/sh\ntouch done\n")
+    make_task(tmp_path / "hungry", dockerfile="FROM x\nRUN true\n")
+    code, output = run("check", str(tmp_path))
+    assert code == 0 and "1 ok, 0 failed, 1 skipped" in output
+
+
+def test_nothing_that_can_run_exits_with_one(tmp_path: Path) -> None:
+    make_task(tmp_path / "hungry", dockerfile="FROM x\nRUN true\n")
+    assert run("check", str(tmp_path))[0] == 1
+
+
+def test_a_family_can_be_checked_by_name() -> None:
+    code, output = run("check", "shell-basics", "--count", "3", "--jobs", "1")
+    assert code == 0 and "3 ok" in output
+
+
+def test_neither_folder_nor_family(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"neither a folder nor a family .*boxes, shell_basics"):
+        run("check", str(tmp_path / "none"))
+    with pytest.raises(UserError, match="holds no task"):
+        run("check", str(tmp_path))
+
+
+def test_generate_writes_a_family_once(tmp_path: Path) -> None:
+    code, output = run("generate", "shell_basics", str(tmp_path / "out"), "--count", "5", "--seed", "3")
+    assert code == 0 and "5 tasks" in output
+    assert len(load_tasks(tmp_path / "out")) == 5
+    with pytest.raises(UserError, match="there already"):
+        run("generate", "shell_basics", str(tmp_path / "out"))
+    with pytest.raises(UserError, match="at most"):
+        run("generate", "boxes", str(tmp_path / "many"), "--count", "1000000")
