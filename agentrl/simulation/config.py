@@ -86,6 +86,10 @@ class EngineLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     restart_s: AtLeast0
     """From a lost engine to one that serves again."""
 
+    def __post_init__(self) -> None:
+        if self.context_tokens >= self.kv_tokens:
+            raise ValueError("kv_tokens must exceed context_tokens: one request must always fit")
+
 
 class TrainerLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a step takes."""

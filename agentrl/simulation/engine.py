@@ -1,0 +1,218 @@
+"""A simulated inference engine: the `Engine` protocol in virtual time, by the laws of a hardware file.
+
+`batching` decides what happens when; this module waits and answers. What is sampled comes from a `Speaker`; log-probs
+are made up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+
+from agentrl.clock import monotonic
+from agentrl.errors import EngineError, EngineRequestError
+from agentrl.inference.engine import EngineLoad, FinishReason, Generation, SamplingParams
+from agentrl.simulation.batching import Batching, EngineStats, Request
+from agentrl.simulation.config import EngineLaw
+
+Speaker = Callable[[str, list[int]], list[int]]
+"""(request id, ids so far) -> the rest of the message that the model would sample, its stop token included."""
+
+LOGPROB = -1.0
+"""Of every sampled token."""
+
+
+class SimulatedEngine:
+    """Lives on the node whose task makes it: when that is killed, nothing is answered any more."""
+
+    def __init__(self, name: str, law: EngineLaw, speaker: Speaker, *, version: int = 0) -> None:
+        self._name = name
+        self._law = law
+        self._speaker = speaker
+        self._version = version
+        self._context = copy_context()
+        self._numbers = itertools.count()
+        self._batching = Batching(law, monotonic())
+        self._answers: dict[int, tuple[SamplingParams, asyncio.Future[Generation]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused = self._loading = self._released = False
+        self._alive = True
+        self._changed = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    # --- Engine
+
+    async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:
+        self._check_request(input_ids, params)
+        await self._until(lambda: not (self._paused or self._loading or self._released))
+        message = self._speaker(rid, input_ids)[: params.max_new_tokens]
+        request = Request(number=next(self._numbers), rid=rid, ids=input_ids, message=message)
+        answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        self._answers[request.number] = params, answer
+        self._batching.submit(request)
+        self._tick()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # A server that loses the connection aborts the request.
+            self._abort(lambda r: r is request)
+            raise
+
+    async def abort(self, rid: str | None) -> None:
+        self._check()
+        self._abort(lambda request: rid is None or request.rid.startswith(rid))
+
+    async def pause(self) -> None:
+        self._check()
+        self._paused = True
+        self._abort(lambda request: True)
+
+    async def resume(self) -> None:
+        self._check()
+        self._paused = False
+        self._notify()
+
+    async def flush_cache(self) -> None:
+        self._check_idle("flush the cache")
+        self._batching.flush()
+
+    async def update_weights(self, path: str, version: int) -> None:
+        self._loading = True
+        try:
+            await self._until(lambda: not self._batching.busy)
+            await self._spend(self._law.update_weights_s)
+            self._batching.flush()
+            self._version = version
+        finally:
+            self._loading = False
+            self._notify()
+
+    async def release_memory(self) -> None:
+        self._check_idle("release memory")
+        self._released = True
+        self._batching.flush()
+        await self._spend(self._law.release_memory_s)
+
+    async def resume_memory(self) -> None:
+        await self._spend(self._law.resume_memory_s)
+        self._released = False
+        self._notify()
+
+    async def load(self) -> EngineLoad:
+        self._check()
+        self._tick()
+        return EngineLoad(
+            num_running=self._batching.num_running,
+            num_queued=self._batching.num_waiting,
+            kv_tokens_used=self._law.kv_tokens - math.floor(self._batching.free_tokens),
+            kv_tokens_capacity=self._law.kv_tokens,
+        )
+
+    async def version(self) -> int:
+        self._check()
+        return self._version
+
+    async def healthy(self) -> bool:
+        return self._alive
+
+    async def close(self) -> None:
+        return
+
+    # --- for the simulation
+
+    @property
+    def stats(self) -> EngineStats:
+        """Up to now."""
+        self._tick()
+        return self._batching.stats
+
+    def die(self) -> None:
+        """As if the server were killed: everything fails from now on, and what runs fails with it."""
+        self._alive = False
+        for _, answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(EngineError(f"{self._name}: connection lost"))
+        self._answers.clear()
+        self._batching.abort(lambda request: True, monotonic())
+        self._tick()
+        self._notify()
+
+    # --- inside
+
+    def _tick(self) -> None:
+        """Catch up with the clock, answer what has ended, and come back when something else happens."""
+        now = monotonic()
+        self._answer(self._batching.tick(now))
+        when = self._batching.next_event()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if when < math.inf:
+            self._timer = asyncio.get_running_loop().call_at(max(when, now), self._tick, context=self._context)
+
+    def _abort(self, chosen: Callable[[Request], bool]) -> None:
+        self._answer(self._batching.abort(chosen, monotonic()))
+        self._tick()
+
+    def _answer(self, ended: Iterable[Request]) -> None:
+        for request in ended:
+            params, answer = self._answers.pop(request.number, (None, None))
+            if params is not None and answer is not None and not answer.done():
+                answer.set_result(self._generation(request, params))
+        if not self._batching.busy:
+            self._notify()
+
+    def _generation(self, request: Request, params: SamplingParams) -> Generation:
+        ids = request.message[: request.num_sampled]
+        if request.aborted:
+            finish = FinishReason.ABORT
+        else:
+            finish = FinishReason.STOP if ids[-1] in params.stop_token_ids else FinishReason.LENGTH
+        return Generation(
+            ids=ids,
+            logprobs=[LOGPROB] * len(ids),
+            finish=finish,
+            version=self._version,
+            cached_tokens=request.num_cached or 0,
+        )
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a state. Raises EngineError if the engine dies meanwhile."""
+        self._check()
+        while not condition():
+            await self._changed.wait()
+            self._check()
+
+    async def _spend(self, seconds: float) -> None:
+        """Take time. Raises EngineError if the engine is dead then."""
+        self._check()
+        await asyncio.sleep(seconds)
+        self._check()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _check(self) -> None:
+        if not self._alive:
+            raise EngineError(f"{self._name}: connection refused")
+
+    def _check_idle(self, what: str) -> None:
+        self._check()
+        self._tick()
+        if self._batching.busy:
+            raise EngineRequestError(f"{self._name}: cannot {what} while requests run")
+
+    def _check_request(self, input_ids: list[int], params: SamplingParams) -> None:
+        if not input_ids or params.max_new_tokens < 1:
+            raise EngineRequestError(f"{self._name}: empty input_ids, or nothing to sample")
+        if len(input_ids) + params.max_new_tokens > self._law.context_tokens:
+            raise EngineRequestError(
+                f"{self._name}: {len(input_ids)} + {params.max_new_tokens} tokens exceed {self._law.context_tokens}"
+            )

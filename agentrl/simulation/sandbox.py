@@ -1,0 +1,205 @@
+"""Simulated sandboxes: the provider's protocol in virtual time, as the drawn lives say.
+
+A sandbox knows whose it is from its spec's `owner`. Commands are those of `tongue` (`turn 12 3 0 7`), the verifier's
+script, and `sleep N`; everything else takes no time. Files written can be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentrl.clock import monotonic
+from agentrl.errors import SandboxError
+from agentrl.sandbox.provider import ExecResult, SandboxSpec
+from agentrl.simulation.life import Life, World
+from agentrl.simulation.tongue import parse_episode
+from agentrl.tasks.verifier import LOGS, TESTS
+
+_VERIFY = f"{TESTS}/test.sh"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Effect:
+    """What a command does to its sandbox."""
+
+    duration_s: float = 0.0
+    output: bytes = b""
+    files: dict[str, bytes] = field(default_factory=dict)
+    fatal: bool = False
+    """The sandbox is lost at its end."""
+
+
+class SimulatedSandbox:
+    """One sandbox with its own clock, which stands still while it is frozen."""
+
+    def __init__(self, sandbox_id: str, life: Life | None, on_close: Callable[[], object]) -> None:
+        self.id = sandbox_id
+        self._life = life
+        self._on_close = on_close
+        self._files: dict[str, bytes] = {}
+        self._lock = asyncio.Lock()
+        self._frozen = False
+        self._problem: str | None = None
+        """Why it answers no more."""
+        self._changed = asyncio.Event()
+
+    async def exec(
+        self,
+        command: str | list[str],
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes | None = None,
+        timeout_s: float,
+        max_output_bytes: int | None = None,
+    ) -> ExecResult:
+        self._check()
+        async with self._lock:
+            effect = self._effect(command if isinstance(command, list) else command.split())
+            await self._work(min(effect.duration_s, timeout_s))
+            if effect.fatal:
+                self.die("lost")
+                self._check()
+            if effect.duration_s > timeout_s:
+                return ExecResult(
+                    exit_code=None, signal=None, stdout=b"", stderr=b"", timed_out=True, duration_s=timeout_s
+                )
+            self._files.update(effect.files)
+            return ExecResult(
+                exit_code=0,
+                signal=None,
+                stdout=effect.output[:max_output_bytes],
+                stderr=b"",
+                bytes_total=len(effect.output),
+                duration_s=effect.duration_s,
+            )
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        self._check()
+        self._files[path] = data
+
+    async def upload(self, source: Path, target: str) -> None:
+        self._check()
+
+    async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes | None:
+        self._check()
+        data = self._files.get(path)
+        if data is not None and len(data) > max_bytes:
+            raise ValueError(f"{path}: {len(data)} bytes, more than {max_bytes}")
+        return data
+
+    async def probe(self) -> bool:
+        return self._problem is None
+
+    async def kill_all(self) -> int:
+        """Its commands leave nothing behind."""
+        self._check()
+        return 0
+
+    async def freeze(self) -> None:
+        self._check()
+        self._frozen = True
+        self._notify()
+
+    async def thaw(self) -> None:
+        self._check()
+        self._frozen = False
+        self._notify()
+
+    async def close(self) -> None:
+        self.die("closed")
+
+    def die(self, problem: str) -> None:
+        """It answers no more, and what runs in it fails. The first reason stands."""
+        if self._problem is None:
+            self._problem = problem
+            self._on_close()
+            self._notify()
+
+    def _effect(self, words: list[str]) -> _Effect:
+        """What a command does."""
+        if words[:1] == ["sleep"]:
+            return _Effect(duration_s=float(words[1]))
+        life = self._life
+        if life is not None and _VERIFY in words:
+            reward = {f"{LOGS}/reward.txt": f"{life.reward:g}\n".encode()}
+            return _Effect(duration_s=life.verifier_s, files=reward, fatal=life.failure_turn == len(life.turns))
+        if life is not None and words[:1] == ["turn"]:
+            number = int(words[-1])
+            turn = life.turns[number]
+            output = f"output {turn.observation_tokens}\n".encode()
+            return _Effect(duration_s=turn.tool_s, output=output, fatal=life.failure_turn == number)
+        return _Effect()
+
+    async def _work(self, duration_s: float) -> None:
+        """Let time pass inside. Raises SandboxError if the sandbox ends meanwhile."""
+        left_s = duration_s
+        while left_s > 0 or self._frozen:
+            frozen, began = self._frozen, monotonic()
+            try:
+                async with asyncio.timeout(None if frozen else left_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+            self._check()
+            left_s -= 0.0 if frozen else monotonic() - began
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _check(self) -> None:
+        if self._problem is not None:
+            raise SandboxError(f"{self.id}: {self._problem}")
+
+
+class SimulatedProvider:
+    """Starts sandboxes, some at once; each takes as long as its owner's life says."""
+
+    def __init__(self, world: World, *, starts_at_once: int, start_timeout_s: float, warm: bool = False) -> None:
+        """`warm`: they were all started before they are asked for, and only have to be handed over."""
+        self._world = world
+        self._starting = asyncio.Semaphore(starts_at_once)
+        self._start_timeout_s = start_timeout_s
+        self._warm = warm
+        self._numbers = itertools.count()
+        self._open: dict[str, SimulatedSandbox] = {}
+        self._closed = False
+
+    @property
+    def open(self) -> tuple[SimulatedSandbox, ...]:
+        """Sandboxes that are alive, in the order in which they came up."""
+        return tuple(self._open.values())
+
+    async def create(self, spec: SandboxSpec) -> SimulatedSandbox:
+        self._check()
+        life = self._world.life(*parse_episode(spec.owner)) if spec.owner is not None else None
+        if self._warm:
+            await asyncio.sleep(life.start_warm_s if life else 0.0)
+        else:
+            async with self._starting:
+                await self._start(life.start_cold_s if life else 0.0)
+        self._check()
+        sandbox_id = f"sandbox-{next(self._numbers):06d}"
+        sandbox = SimulatedSandbox(sandbox_id, life, lambda: self._open.pop(sandbox_id, None))
+        self._open[sandbox_id] = sandbox
+        return sandbox
+
+    async def close(self) -> None:
+        self._closed = True
+        for sandbox in self.open:
+            await sandbox.close()
+
+    async def _start(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, self._start_timeout_s))
+        if seconds > self._start_timeout_s:
+            raise SandboxError(f"sandbox did not start in {self._start_timeout_s:g} s")
+
+    def _check(self) -> None:
+        if self._closed:
+            raise SandboxError("the provider is closed")

@@ -1,0 +1,140 @@
+"""What agentrl relies on in any `Engine`, simulated or served: checks that need no particular model.
+
+Each takes an idle engine whose requests of `LONG` tokens run for a while, and leaves it idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from agentrl.errors import EngineRequestError
+from agentrl.inference.engine import Engine, FinishReason, Generation, SamplingParams
+
+PROMPT = list(range(20, 60))
+LONG = 1500
+"""Tokens of a request that is to be caught while it runs; with the prompt they fit a context of 2,048."""
+SHORT = SamplingParams(max_new_tokens=8)
+
+EngineCheck = Callable[[Engine], Awaitable[None]]
+
+
+def start(engine: Engine, rid: str, max_new_tokens: int = LONG) -> asyncio.Task[Generation]:
+    return asyncio.create_task(engine.generate(rid, PROMPT, SamplingParams(max_new_tokens=max_new_tokens)))
+
+
+async def until_running(engine: Engine, count: int) -> None:
+    while (await engine.load()).num_running < count:  # noqa: ASYNC110 (what is waited for happens in the engine)
+        await asyncio.sleep(0.002)
+
+
+async def a_generation_has_a_logprob_and_a_version_for_its_ids(engine: Engine) -> None:
+    generation = await engine.generate("ca-0000", PROMPT, SHORT)
+    assert len(generation.ids) == len(generation.logprobs) == 8
+    assert generation.finish is FinishReason.LENGTH
+    assert generation.version == await engine.version()
+    assert all(logprob <= 0 for logprob in generation.logprobs)
+
+
+async def the_next_turn_finds_its_prefix_cached_until_the_cache_is_flushed(engine: Engine) -> None:
+    await engine.flush_cache()
+    first = await engine.generate("cb-0000", PROMPT, SHORT)
+    assert first.cached_tokens == 0
+    second = await engine.generate("cb-0001", [*PROMPT, *first.ids, 3, 4, 5], SHORT)
+    assert len(PROMPT) <= second.cached_tokens <= len(PROMPT) + len(first.ids)
+    await engine.flush_cache()
+    third = await engine.generate("cb-0002", PROMPT, SHORT)
+    assert third.cached_tokens == 0
+
+
+async def an_abort_returns_what_was_sampled_and_hits_nothing_else(engine: Engine) -> None:
+    victim, other = start(engine, "cc-0001"), start(engine, "cc-0002", 40)
+    await until_running(engine, 2)
+    await engine.abort("cc-0001")
+    await engine.abort("cc-9999")
+    partial, whole = await victim, await other
+    assert partial.finish is FinishReason.ABORT
+    assert len(partial.ids) == len(partial.logprobs) < LONG
+    assert (whole.finish, len(whole.ids)) == (FinishReason.LENGTH, 40)
+
+
+async def what_was_sampled_before_an_abort_can_be_gone_on_from(engine: Engine) -> None:
+    running = start(engine, "cd-0001")
+    await until_running(engine, 1)
+    await engine.abort(None)
+    partial = await running
+    going_on = await engine.generate("cd-0002", [*PROMPT, *partial.ids], SHORT)
+    assert len(going_on.ids) == 8
+    assert going_on.cached_tokens <= len(PROMPT) + len(partial.ids)
+
+
+async def a_pause_aborts_what_runs_and_holds_what_comes_until_resume(engine: Engine) -> None:
+    running = start(engine, "ce-0001")
+    await until_running(engine, 1)
+    await engine.pause()
+    assert (await running).finish is FinishReason.ABORT
+    held = start(engine, "ce-0002", 4)
+    for _ in range(3):
+        await engine.version()
+    assert not held.done()
+    await engine.resume()
+    assert len((await held).ids) == 4
+
+
+async def memory_is_given_up_and_taken_back(engine: Engine) -> None:
+    await engine.generate("cf-0000", PROMPT, SHORT)
+    await engine.pause()
+    await engine.release_memory()
+    await engine.resume_memory()
+    await engine.resume()
+    after = await engine.generate("cf-0001", PROMPT, SHORT)
+    assert (len(after.ids), after.cached_tokens) == (8, 0)
+
+
+async def requests_that_are_wrong_are_refused_and_the_engine_lives(engine: Engine) -> None:
+    with pytest.raises(EngineRequestError):
+        await engine.generate("cg-0000", [], SHORT)
+    with pytest.raises(EngineRequestError):
+        await engine.generate("cg-0001", PROMPT * 100_000, SHORT)
+    with pytest.raises(EngineRequestError):
+        await engine.generate("cg-0002", PROMPT, SamplingParams(max_new_tokens=100_000_000))
+    assert len((await engine.generate("cg-0003", PROMPT, SHORT)).ids) == 8
+
+
+async def many_requests_at_once_are_all_answered(engine: Engine) -> None:
+    prompts = [[20 + key, *range(30, 40 + key)] for key in range(24)]
+    requests = [engine.generate(f"ch-{key:04}", prompt, SHORT) for key, prompt in enumerate(prompts)]
+    assert [len(generation.ids) for generation in await asyncio.gather(*requests)] == [8] * 24
+
+
+async def a_caller_that_leaves_frees_its_place(engine: Engine) -> None:
+    running = start(engine, "ci-0000")
+    await until_running(engine, 1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    while (await engine.load()).num_running:  # noqa: ASYNC110 (what is waited for happens in the engine)
+        await asyncio.sleep(0.002)
+
+
+async def an_idle_engine_says_so(engine: Engine) -> None:
+    load = await engine.load()
+    assert (load.num_running, load.num_queued) == (0, 0)
+    assert 0 <= load.kv_tokens_used < load.kv_tokens_capacity
+    assert await engine.healthy()
+
+
+ENGINE_CHECKS: list[EngineCheck] = [
+    a_generation_has_a_logprob_and_a_version_for_its_ids,
+    the_next_turn_finds_its_prefix_cached_until_the_cache_is_flushed,
+    an_abort_returns_what_was_sampled_and_hits_nothing_else,
+    what_was_sampled_before_an_abort_can_be_gone_on_from,
+    a_pause_aborts_what_runs_and_holds_what_comes_until_resume,
+    memory_is_given_up_and_taken_back,
+    requests_that_are_wrong_are_refused_and_the_engine_lives,
+    many_requests_at_once_are_all_answered,
+    a_caller_that_leaves_frees_its_place,
+    an_idle_engine_says_so,
+]

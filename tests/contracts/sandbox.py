@@ -1,0 +1,141 @@
+"""What every `SandboxProvider` promises, as far as the command `sleep N` can tell. `SANDBOX_CHECKS` lists the checks.
+
+Each takes an open provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from agentrl.errors import SandboxError
+from agentrl.sandbox.provider import Image, SandboxProvider, SandboxSpec
+
+SPEC = SandboxSpec(image=Image(workdir="/app"))
+
+SandboxCheck = Callable[[SandboxProvider], Awaitable[None]]
+
+
+async def a_command_that_ends_has_its_exit_code(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    result = await sandbox.exec("sleep 0.01", timeout_s=20)
+    assert (result.exit_code, result.signal, result.timed_out) == (0, None, False)
+    assert result.duration_s > 0
+
+
+async def a_timeout_is_told_and_leaves_the_sandbox_usable(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    result = await sandbox.exec(["sleep", "600"], timeout_s=0.2)
+    assert (result.exit_code, result.timed_out) == (None, True)
+    assert (await sandbox.exec("sleep 0", timeout_s=20)).exit_code == 0
+
+
+async def files_go_in_and_out(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    data = bytes(range(256))
+    await sandbox.write("/app/new/file", data)
+    assert await sandbox.read("/app/new/file") == data
+    await sandbox.write("/app/new/file", b"short")
+    assert await sandbox.read("/app/new/file", max_bytes=5) == b"short"
+    assert await sandbox.read("/no/such") is None
+    with pytest.raises(ValueError, match="/app/new/file"):
+        await sandbox.read("/app/new/file", max_bytes=4)
+
+
+async def commands_wait_while_frozen(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.freeze()
+    waiting = asyncio.create_task(sandbox.exec("sleep 0", timeout_s=20))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    assert await sandbox.probe()
+    await sandbox.thaw()
+    assert (await waiting).exit_code == 0
+
+
+async def a_commands_clock_stops_with_it(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    running = asyncio.create_task(sandbox.exec("sleep 0.5", timeout_s=1.5))
+    await asyncio.sleep(0.2)
+    await sandbox.freeze()
+    await asyncio.sleep(1.8)
+    await sandbox.thaw()
+    result = await running
+    assert (result.exit_code, result.timed_out) == (0, False)
+
+
+async def closing_ends_a_command_in_flight(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    running = asyncio.create_task(sandbox.exec("sleep 600", timeout_s=900))
+    await asyncio.sleep(0.1)
+    await sandbox.close()
+    with pytest.raises(SandboxError):
+        await running
+
+
+async def a_cancelled_command_makes_room_for_the_next(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    running = asyncio.create_task(sandbox.exec("sleep 600", timeout_s=900))
+    await asyncio.sleep(0.1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await sandbox.exec("sleep 0", timeout_s=20)).exit_code == 0
+
+
+async def a_frozen_sandbox_can_be_closed(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.freeze()
+    await sandbox.close()
+    assert not await sandbox.probe()
+
+
+async def closing_twice_and_using_it_after(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.close()
+    await sandbox.close()
+    assert not await sandbox.probe()
+    with pytest.raises(SandboxError, match="closed"):
+        await sandbox.exec("sleep 0", timeout_s=20)
+    with pytest.raises(SandboxError):
+        await sandbox.write("/app/x", b"")
+
+
+async def nothing_is_left_to_kill(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.exec("sleep 0", timeout_s=20)
+    assert await sandbox.kill_all() == 0
+
+
+async def sandboxes_do_not_share_files(provider: SandboxProvider) -> None:
+    one, other = await asyncio.gather(provider.create(SPEC), provider.create(SPEC))
+    assert one.id != other.id
+    await one.write("/app/mine", b"secret")
+    assert await other.read("/app/mine") is None
+
+
+async def closing_the_provider_closes_its_sandboxes(provider: SandboxProvider) -> None:
+    sandboxes = [await provider.create(SPEC) for _ in range(3)]
+    await provider.close()
+    await provider.close()
+    assert [await sandbox.probe() for sandbox in sandboxes] == [False] * 3
+    with pytest.raises(SandboxError, match="closed"):
+        await provider.create(SPEC)
+
+
+SANDBOX_CHECKS: list[SandboxCheck] = [
+    a_command_that_ends_has_its_exit_code,
+    a_timeout_is_told_and_leaves_the_sandbox_usable,
+    files_go_in_and_out,
+    commands_wait_while_frozen,
+    a_commands_clock_stops_with_it,
+    closing_ends_a_command_in_flight,
+    a_cancelled_command_makes_room_for_the_next,
+    a_frozen_sandbox_can_be_closed,
+    closing_twice_and_using_it_after,
+    nothing_is_left_to_kill,
+    sandboxes_do_not_share_files,
+    closing_the_provider_closes_its_sandboxes,
+]
