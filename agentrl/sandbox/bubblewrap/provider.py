@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox, Upload, pack
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Image, SandboxSpec
 
+_NOT_IN_NAMES = re.compile(r"[^\w.-]")
+_NAME_CHARS = 64
 _LIMITS_BY = {2: "cgroup2", 1: "cgroup1", 0: "rlimits"}
 
 __all__ = ["BubblewrapProvider", "reap"]
@@ -92,7 +95,7 @@ class BubblewrapProvider:
         config = self._config
         disk_mb = _least(spec.disk_mb, config.disk_mb)
         memory_mb = _least(spec.memory_mb, config.memory_mb) + disk_mb + UNCOUNTED_MB
-        box_id = f"box-{next(self._names)}"
+        box_id = f"{next(self._names)}-{_NOT_IN_NAMES.sub('_', spec.owner or 'box')[:_NAME_CHARS]}"
         sandbox = BubblewrapSandbox(
             link,
             box_id,
