@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import uuid
 from pathlib import Path
+from random import Random
+from typing import Protocol
 
 from agentrl.clock import monotonic, wall
 from agentrl.config.schema import JobConfig
@@ -19,7 +20,6 @@ from agentrl.controller.config import Balance
 from agentrl.controller.evaluate import evaluate
 from agentrl.controller.fleet import Fleet, Weights
 from agentrl.controller.recovery import Recovered, load_batch
-from agentrl.controller.supervise import TrainerSupervisor
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import StepRow
@@ -27,6 +27,18 @@ from agentrl.observe.events import BatchReady, Evaluated, Observer, Phase, Publi
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.tasks.task import Task
 from agentrl.wire import StepDone, TrainBatch
+
+
+class Trainer(Protocol):
+    """Whoever starts the trainer and keeps it up."""
+
+    async def keep(self) -> None:
+        """Until the trainer ends because the run is finished. Raises ProcessFailed when restarting cannot help."""
+        ...
+
+    async def restart(self) -> None:
+        """End a trainer that missed a deadline; `keep` starts it again."""
+        ...
 
 
 class Controller:
@@ -41,11 +53,13 @@ class Controller:
         collector: Collector,
         fleet: Fleet,
         desk: TrainerDesk,
-        trainer: TrainerSupervisor,
+        trainer: Trainer,
         runner: EpisodeRunner,
         ledger: Ledger,
         observer: Observer,
+        entropy: Random,
     ) -> None:
+        """`entropy` makes batch ids that no other run has."""
         self._config = config
         self._schedule = config.schedule
         self._recovered = recovered
@@ -57,6 +71,7 @@ class Controller:
         self._runner = runner
         self._ledger = ledger
         self._observer = observer
+        self._entropy = entropy
 
     async def run(self) -> None:
         """Until the last step is published and evaluated."""
@@ -88,7 +103,7 @@ class Controller:
             self._collector.pause_launching()
         row = StepRow(
             step=step,
-            batch_id=f"b{step:06d}-{uuid.uuid4().hex[:8]}",
+            batch_id=f"b{step:06d}-{self._entropy.getrandbits(32):08x}",
             assigned_at=wall(),
             time_to_batch_s=monotonic() - began,
             reward_sampled=selection.reward_sampled,

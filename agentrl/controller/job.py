@@ -9,40 +9,32 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from random import SystemRandom
 
 import msgspec
 
-from agentrl.clock import monotonic, wall
+from agentrl.clock import monotonic
 from agentrl.cluster.cluster import Cluster, ProcessSpec
 from agentrl.cluster.local import LocalCluster, end_process
 from agentrl.config.schema import JobConfig
 from agentrl.controller.api import ControllerApi
-from agentrl.controller.collector import Collector
-from agentrl.controller.controller import Controller
-from agentrl.controller.fleet import Fleet, Weights
-from agentrl.controller.groups import GroupBook
-from agentrl.controller.ready_pool import ReadyPool
-from agentrl.controller.recovery import Recovered, load_batch, recover
+from agentrl.controller.brain import assemble
+from agentrl.controller.records import LedgerRecords
+from agentrl.controller.recovery import Recovered
 from agentrl.controller.run_directory import RunDirectory
 from agentrl.controller.supervise import EngineSupervisors, TrainerSupervisor, log_tail
-from agentrl.controller.trainer_desk import TrainerDesk
-from agentrl.controller.watchdog import Watchdog
 from agentrl.errors import AgentrlError, ProcessFailed
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
-from agentrl.ledger.rows import ProcessRow
 from agentrl.model.config import Recipe
 from agentrl.model.prepare import PrepareJob, check_folder
 from agentrl.observe.events import Observer, Observers, Phase, RunStarted
 from agentrl.observe.files import MetricsFile
-from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.chat import Chat
-from agentrl.rollout.episode import EpisodeRunner, TurnRecord
 from agentrl.sandbox.bubblewrap.provider import BubblewrapProvider
 from agentrl.sandbox.bubblewrap.records import reap
 from agentrl.tasks.dataset import load_dataset
 from agentrl.trainer.job import TrainerJob
-from agentrl.wire import encode
 
 
 class Outcome(StrEnum):
@@ -116,82 +108,34 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: Observer) -> None:
     """Prepare, start everything, run the controller, take everything down in the reverse order."""
-    records = LedgerRecords(ledger)
-    watchdog = Watchdog(stall_timeout_s=config.schedule.stall_timeout_s)
-    observer = Observers(watchdog, observer)
     async with AsyncExitStack() as stack:
         clean_up(run, LedgerReader.of(ledger))
-        cluster = LocalCluster(records)
+        cluster = LocalCluster(LedgerRecords(ledger))
         stack.push_async_callback(cluster.close, config.cluster.stop_grace_s)
         observer.emit(Phase(phase="preparing", detail="tasks and model"))
         dataset = load_dataset(config.tasks, workspace=run.tasks)
         model = await prepare_weights(run, config, cluster)
-
-        groups, pool = _group_book(config), _ready_pool(config)
-        recovered = recover(ledger, groups, pool)
-        observer.emit(_run_started(run, config, recovered))
-        observer.emit(Phase(phase="starting", detail="engines and trainer"))
+        provider = BubblewrapProvider(config.sandbox, state_dir=run.work / "sandboxes")
+        stack.push_async_callback(provider.close)
         engines = EngineSupervisors(config, run=run, cluster=cluster, observer=observer)
-        active_time = ActiveTime()
-        fleet = Fleet(
-            Weights(recovered.weights_path or str(model), recovered.applied),
-            active_time,
-            turn_timeout_s=config.agent.turn_timeout_s,
-            on_failure=engines.report_failure,
+        brain = assemble(
+            config,
+            ledger=ledger,
+            observer=observer,
+            dataset=dataset,
+            start_weights=str(model),
+            chat=Chat.load(model),
+            provider=provider,
+            engines=engines,
+            entropy=SystemRandom(),
         )
-        desk = TrainerDesk(
-            epoch=ledger.epoch,
-            applied=recovered.applied,
-            load_batch=lambda step: load_batch(recovered.reader, recovered.reader.step(step)),
-        )
-        api = ControllerApi(desk)
+        observer.emit(_run_started(run, config, brain.recovered))
+        observer.emit(Phase(phase="starting", detail="engines and trainer"))
+        api = ControllerApi(brain.desk)
         await api.start()
         stack.push_async_callback(api.close)
         job = _trainer_job(run, config, ledger.epoch, model, api.url)
-        trainer = TrainerSupervisor(job, run=run, cluster=cluster, desk=desk, observer=observer)
-        provider = BubblewrapProvider(config.sandbox, state_dir=run.work / "sandboxes")
-        stack.push_async_callback(provider.close)
-        runner = EpisodeRunner(
-            agent=config.agent,
-            chat=Chat.load(model),
-            sampler=fleet,
-            provider=provider,
-            recorder=records,
-            active_time=active_time,
-        )
-        collector = Collector(
-            config,
-            tasks=dataset.train,
-            book=groups,
-            pool=pool,
-            next_seq=recovered.next_seq,
-            fleet=fleet,
-            runner=runner,
-            ledger=ledger,
-            observer=observer,
-        )
-        controller = Controller(
-            config,
-            recovered=recovered,
-            heldout=dataset.heldout,
-            collector=collector,
-            fleet=fleet,
-            desk=desk,
-            trainer=trainer,
-            runner=runner,
-            ledger=ledger,
-            observer=observer,
-        )
-        async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(watchdog.watch(), name="watchdog"),
-                tasks.create_task(engines.keep(fleet), name="engines"),
-            ]
-            trained = tasks.create_task(trainer.keep(), name="trainer")
-            await controller.run()
-            await trained
-            for task in background:
-                task.cancel()
+        await brain.run(TrainerSupervisor(job, run=run, cluster=cluster, desk=brain.desk, observer=observer))
 
 
 def clean_up(run: RunDirectory, reader: LedgerReader) -> list[str]:
@@ -228,23 +172,6 @@ def _run_started(run: RunDirectory, config: JobConfig, recovered: Recovered) -> 
     )
 
 
-def _group_book(config: JobConfig) -> GroupBook:
-    return GroupBook(
-        group_size=config.algorithm.group_size,
-        max_infra_retries=config.schedule.max_infra_retries,
-        min_usable=config.schedule.min_usable,
-    )
-
-
-def _ready_pool(config: JobConfig) -> ReadyPool:
-    return ReadyPool(
-        groups_per_step=config.schedule.groups_per_step,
-        max_policy_lag=config.schedule.max_policy_lag,
-        drop_zero_variance=config.schedule.drop_zero_variance,
-        max_refill=config.schedule.max_refill,
-    )
-
-
 def _trainer_job(run: RunDirectory, config: JobConfig, epoch: int, model: Path, controller_url: str) -> TrainerJob:
     return TrainerJob(
         controller_url=controller_url,
@@ -257,19 +184,3 @@ def _trainer_job(run: RunDirectory, config: JobConfig, epoch: int, model: Path, 
         trainer=config.trainer,
         algorithm=config.algorithm,
     )
-
-
-class LedgerRecords:
-    """Turns and processes into the ledger: `Recorder` of the rollout and `ProcessBook` of the cluster."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def record_turn(self, record: TurnRecord) -> None:
-        self._ledger.record_turn(**{**vars(record), "segment": encode(record.segment)})
-
-    def started(self, *, pid: int, start_ticks: int, role: str) -> None:
-        self._ledger.record_process(ProcessRow(pid, start_ticks, role, wall()))
-
-    def ended(self, *, pid: int, start_ticks: int) -> None:
-        self._ledger.end_process(pid, start_ticks)

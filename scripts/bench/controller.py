@@ -22,8 +22,8 @@ from agentrl.controller.collector import Collector
 from agentrl.controller.config import ScheduleConfig
 from agentrl.controller.fleet import Fleet, Weights
 from agentrl.controller.groups import GroupBook
-from agentrl.controller.job import LedgerRecords
 from agentrl.controller.ready_pool import ReadyPool
+from agentrl.controller.records import LedgerRecords
 from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import Observers
 from agentrl.rollout.active_time import ActiveTime

@@ -1,0 +1,165 @@
+"""Puts the controller's parts together on any edges: real ones in `job`, simulated ones in `agentrl.simulation`.
+
+So there is one brain: what is wired, recovered and run here is what runs in production and under virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from agentrl.config.schema import JobConfig
+from agentrl.controller.collector import Collector
+from agentrl.controller.controller import Controller, Trainer
+from agentrl.controller.fleet import Fleet, Weights
+from agentrl.controller.groups import GroupBook
+from agentrl.controller.ready_pool import ReadyPool
+from agentrl.controller.records import LedgerRecords
+from agentrl.controller.recovery import Recovered, load_batch, recover
+from agentrl.controller.trainer_desk import TrainerDesk
+from agentrl.controller.watchdog import Watchdog
+from agentrl.ledger.ledger import Ledger
+from agentrl.observe.events import Observer, Observers
+from agentrl.rollout.active_time import ActiveTime
+from agentrl.rollout.episode import ChatFormat, EpisodeRunner
+from agentrl.sandbox.provider import SandboxProvider
+from agentrl.tasks.dataset import Dataset
+
+
+class Engines(Protocol):
+    """Whoever starts engines and keeps them up."""
+
+    def report_failure(self, role: str) -> None:
+        """The fleet lost faith in this engine."""
+        ...
+
+    async def keep(self, fleet: Fleet) -> None:
+        """Admit engines to the fleet, replace the lost ones; until cancelled."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brain:
+    """A run, recovered from its ledger and ready to go on."""
+
+    config: JobConfig
+    recovered: Recovered
+    fleet: Fleet
+    desk: TrainerDesk
+    collector: Collector
+    runner: EpisodeRunner
+    dataset: Dataset
+    ledger: Ledger
+    observer: Observer
+    watchdog: Watchdog
+    engines: Engines
+    entropy: Random
+
+    async def run(self, trainer: Trainer) -> None:
+        """To the last step, with the trainer's end. Raises what any of the parts raises."""
+        controller = Controller(
+            self.config,
+            recovered=self.recovered,
+            heldout=self.dataset.heldout,
+            collector=self.collector,
+            fleet=self.fleet,
+            desk=self.desk,
+            trainer=trainer,
+            runner=self.runner,
+            ledger=self.ledger,
+            observer=self.observer,
+            entropy=self.entropy,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self.watchdog.watch(), name="watchdog"),
+                tasks.create_task(self.engines.keep(self.fleet), name="engines"),
+            ]
+            trained = tasks.create_task(trainer.keep(), name="trainer")
+            await controller.run()
+            await trained
+            for task in background:
+                task.cancel()
+
+
+def assemble(
+    config: JobConfig,
+    *,
+    ledger: Ledger,
+    observer: Observer,
+    dataset: Dataset,
+    start_weights: str,
+    chat: ChatFormat,
+    provider: SandboxProvider,
+    engines: Engines,
+    entropy: Random,
+) -> Brain:
+    """Recover the run from its ledger. `start_weights` are those of version 0; `entropy` names batches."""
+    watchdog = Watchdog(stall_timeout_s=config.schedule.stall_timeout_s)
+    observer = Observers(watchdog, observer)
+    book, pool = _group_book(config), _ready_pool(config)
+    recovered = recover(ledger, book, pool)
+    active_time = ActiveTime()
+    fleet = Fleet(
+        Weights(recovered.weights_path or start_weights, recovered.applied),
+        active_time,
+        turn_timeout_s=config.agent.turn_timeout_s,
+        on_failure=engines.report_failure,
+    )
+    desk = TrainerDesk(
+        epoch=ledger.epoch,
+        applied=recovered.applied,
+        load_batch=lambda step: load_batch(recovered.reader, recovered.reader.step(step)),
+    )
+    runner = EpisodeRunner(
+        agent=config.agent,
+        chat=chat,
+        sampler=fleet,
+        provider=provider,
+        recorder=LedgerRecords(ledger),
+        active_time=active_time,
+    )
+    collector = Collector(
+        config,
+        tasks=dataset.train,
+        book=book,
+        pool=pool,
+        next_seq=recovered.next_seq,
+        fleet=fleet,
+        runner=runner,
+        ledger=ledger,
+        observer=observer,
+    )
+    return Brain(
+        config=config,
+        recovered=recovered,
+        fleet=fleet,
+        desk=desk,
+        collector=collector,
+        runner=runner,
+        dataset=dataset,
+        ledger=ledger,
+        observer=observer,
+        watchdog=watchdog,
+        engines=engines,
+        entropy=entropy,
+    )
+
+
+def _group_book(config: JobConfig) -> GroupBook:
+    return GroupBook(
+        group_size=config.algorithm.group_size,
+        max_infra_retries=config.schedule.max_infra_retries,
+        min_usable=config.schedule.min_usable,
+    )
+
+
+def _ready_pool(config: JobConfig) -> ReadyPool:
+    return ReadyPool(
+        groups_per_step=config.schedule.groups_per_step,
+        max_policy_lag=config.schedule.max_policy_lag,
+        drop_zero_variance=config.schedule.drop_zero_variance,
+        max_refill=config.schedule.max_refill,
+    )
