@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from agentrl.cli.arguments import FileArgument, JsonOption, OverridesArgument
-
-if TYPE_CHECKING:
-    from agentrl.config.schema import JobConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -38,25 +35,16 @@ def launch(
     raise_on_errors(findings)
     for finding in findings:
         print(f"{finding.severity.value}: {finding}", file=sys.stderr)
-    preflight(loaded.config)
 
     from agentrl.cli.foreground import drive
+    from agentrl.controller.preflight import preflight
     from agentrl.controller.run_directory import RunDirectory
     from agentrl.observe.config import LiveView
 
     config = loaded.config
+    for warning in preflight(config):
+        print(f"warning: {warning}", file=sys.stderr)
     run = RunDirectory.create(
         Path(config.cluster.runs_dir), config.name, stem=loaded.file.stem, config_text=loaded.text, config=config
     )
     return drive(run, config, LiveView.json if json_ else config.observe.live)
-
-
-def preflight(config: JobConfig) -> None:
-    """What this machine and the user's folders must have, checked before anything is written. Raises UserError."""
-    from agentrl.model.config import Recipe
-    from agentrl.model.prepare import check_folder
-    from agentrl.sandbox.bubblewrap.host import check_host
-
-    if config.model.recipe is Recipe.none:
-        check_folder(config.model)
-    check_host()

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> int:
     """Go on with a run that was stopped, failed, or lost its controller."""
     from agentrl.cli.foreground import drive
-    from agentrl.cli.launch import preflight
+    from agentrl.controller.preflight import preflight
     from agentrl.controller.run_directory import RunDirectory
     from agentrl.observe.config import LiveView
 

@@ -106,6 +106,7 @@ def assemble(
         Weights(recovered.weights_path or start_weights, recovered.applied),
         active_time,
         turn_timeout_s=config.agent.turn_timeout_s,
+        control_timeout_s=config.publish.timeout_s,
         on_failure=engines.report_failure,
     )
     desk = TrainerDesk(

@@ -155,7 +155,7 @@ class Controller:
         self._phase("publishing", f"version {weights.version}")
         began = monotonic()
         await self._fleet.suspend()
-        engines = await self._fleet.publish(weights, timeout_s=self._config.publish.timeout_s)
+        engines = await self._fleet.publish(weights)
         await self._fleet.resume()
         self._ledger.publish_step(weights.version)
         self._observer.emit(Published(version=weights.version, latency_s=monotonic() - began, engines=engines))

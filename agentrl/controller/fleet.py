@@ -38,12 +38,15 @@ class Fleet:
         active_time: ActiveTime,
         *,
         turn_timeout_s: float,
+        control_timeout_s: float,
         on_failure: Callable[[str], None],
     ) -> None:
+        """`control_timeout_s` bounds each order to an engine (pause, resume, update); one that misses it leaves."""
         self.weights = weights
         """Read by whoever starts an engine; changed only by `publish`."""
         self._active_time = active_time
         self._turn_timeout_s = turn_timeout_s
+        self._control_timeout_s = control_timeout_s
         self._on_failure = on_failure
         self._engines: dict[str, Engine] = {}
         self._capacity: dict[str, int] = {}
@@ -98,11 +101,14 @@ class Fleet:
         """Sample on the episode's engine; on another one if that fails. Raises EngineError at the turn's deadline."""
         deadline = self._active_time.read(monotonic()) + self._turn_timeout_s
         problem = "no engine is up"
+        hung: str | None = None
         while True:
             name = None
             await self._gate.wait()
             remaining_s = deadline - self._active_time.read(monotonic())
             if remaining_s <= 0:
+                if hung is not None:
+                    self._fail(hung, problem)
                 raise EngineError(f"turn not sampled in {self._turn_timeout_s:g} s of active time: {problem}")
             try:
                 async with asyncio.timeout(remaining_s):
@@ -112,7 +118,8 @@ class Fleet:
                         return await self._engines[name].generate(rid, ids, params)
             except TimeoutError:
                 # Time may have stood still meanwhile: the loop's head decides.
-                problem = "no answer" if self._engines else "no engine is up"
+                problem = f"no answer from {name}" if name else "no engine is up"
+                hung = name
             except EngineError as error:
                 problem = str(error)
                 if name is not None:
@@ -139,7 +146,7 @@ class Fleet:
         self._active_time.resume(monotonic())
         self._gate.set()
 
-    async def publish(self, weights: Weights, *, timeout_s: float) -> int:
+    async def publish(self, weights: Weights) -> int:
         """Make every engine serve new weights; only while suspended. Returns how many do.
 
         An engine that fails, misses the deadline, or then reports another version is dismissed and reported as failed;
@@ -149,9 +156,8 @@ class Fleet:
         self.weights = weights
 
         async def update(engine: Engine) -> None:
-            async with asyncio.timeout(timeout_s):
-                await engine.update_weights(weights.path, weights.version)
-                served = await engine.version()
+            await engine.update_weights(weights.path, weights.version)
+            served = await engine.version()
             if served != weights.version:
                 raise EngineError(f"serves version {served} after an update to {weights.version}")
 
@@ -163,7 +169,8 @@ class Fleet:
 
         async def guarded(name: str, engine: Engine) -> None:
             try:
-                await act(engine)
+                async with asyncio.timeout(self._control_timeout_s):
+                    await act(engine)
             except TimeoutError:
                 self._fail(name, f"{what}: deadline passed")
             except EngineError as error:

@@ -15,10 +15,13 @@ from agentrl.controller.run_directory import RunDirectory
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.errors import EngineError, ProcessFailed
 from agentrl.inference.client import SGLangClient
+from agentrl.inference.engine import Engine
 from agentrl.observe.events import Observer, ProcessChanged
 from agentrl.trainer.job import ExitCode, ExitReport, TrainerJob
 
 _POLL_S = 0.05
+_MAX_DOUBTS = 3
+"""Failures that one engine process may have and be found healthy after, before it is restarted all the same."""
 
 
 class EngineSupervisor:
@@ -48,15 +51,12 @@ class EngineSupervisor:
     async def keep(self, fleet: Fleet) -> None:
         """Until cancelled. Raises ProcessFailed after inference.max_restarts."""
         for restarts in range(self._config.inference.max_restarts + 1):
-            self._failed.clear()
             self._say("starting", f"restart {restarts}" if restarts else "")
             process = await self._start(fleet)
             try:
                 engine = await self._connect(process)
                 try:
-                    await fleet.admit(engine)
-                    self._say("up")
-                    why = await self._until_lost(process)
+                    why = await self._serve(engine, fleet, process)
                 finally:
                     fleet.dismiss(self.role)
                     await engine.close()
@@ -65,6 +65,19 @@ class EngineSupervisor:
             await process.stop(0.0)
             self._say("down", why)
         raise ProcessFailed(f"{self.role} failed {restarts + 1} times: {why}", hint=f"its output is in {self._log}")
+
+    async def _serve(self, engine: Engine, fleet: Fleet, process: Process) -> str:
+        """In the fleet until the process ends, or fails too often. Returns why it must be restarted."""
+        for _ in range(_MAX_DOUBTS):
+            self._failed.clear()
+            await fleet.admit(engine)
+            self._say("up")
+            if (why := await self._until_lost(process)) is not None:
+                return why
+            if not await engine.healthy():
+                return "failed a request and is not healthy"
+            self._say("starting", "failed a request but is healthy; admitted again")
+        return f"failed requests {_MAX_DOUBTS} times"
 
     async def _start(self, fleet: Fleet) -> Process:
         self._ready_file.parent.mkdir(parents=True, exist_ok=True)
@@ -107,13 +120,13 @@ class EngineSupervisor:
         url = json.loads(self._ready_file.read_text())["url"]
         return SGLangClient(self.role, url, request_timeout_s=self._config.inference.request_timeout_s)
 
-    async def _until_lost(self, process: Process) -> str:
-        """Until the process ends or the fleet reports it. Returns what happened."""
+    async def _until_lost(self, process: Process) -> str | None:
+        """Until the process ends, which is said, or the fleet reports a failure: None."""
         exited = asyncio.create_task(process.wait())
         failed = asyncio.create_task(self._failed.wait())
         try:
             await asyncio.wait({exited, failed}, return_when=asyncio.FIRST_COMPLETED)
-            return f"exited with {exited.result()}" if exited.done() else "failed a request; restarting it"
+            return f"exited with {exited.result()}" if exited.done() else None
         finally:
             exited.cancel()
             failed.cancel()

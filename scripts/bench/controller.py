@@ -46,7 +46,9 @@ async def collect(folder: Path, num_groups: int) -> float:
     schedule = ScheduleConfig(groups_per_step=num_groups, window_groups=num_groups, drop_zero_variance=False)
     agent = AgentConfig(format=ToolFormat.line, max_turns=TURNS, max_episode_tokens=400)
     active_time = ActiveTime()
-    fleet = Fleet(Weights("/none", 0), active_time, turn_timeout_s=60.0, on_failure=lambda _: None)
+    fleet = Fleet(
+        Weights("/none", 0), active_time, turn_timeout_s=60.0, control_timeout_s=60.0, on_failure=lambda _: None
+    )
     await fleet.admit(InstantEngine("engine-0", [message]))
     tests = folder / "task" / "tests"
     tests.mkdir(parents=True)

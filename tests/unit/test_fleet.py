@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.controller.fleet import Fleet, Weights
 from agentrl.errors import EngineError
-from agentrl.inference.engine import SamplingParams
+from agentrl.inference.engine import Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.simulation.instant import InstantEngine
 
@@ -18,7 +18,9 @@ RID = "g0.m0.a0.t000.s000"
 
 def make_fleet(failed: list[str] | None = None, turn_timeout_s: float = 60.0) -> Fleet:
     seen = failed if failed is not None else []
-    return Fleet(Weights("/w0", 0), ActiveTime(), turn_timeout_s=turn_timeout_s, on_failure=seen.append)
+    return Fleet(
+        Weights("/w0", 0), ActiveTime(), turn_timeout_s=turn_timeout_s, control_timeout_s=5.0, on_failure=seen.append
+    )
 
 
 def engine(name: str = "a") -> InstantEngine:
@@ -61,7 +63,7 @@ async def test_turn_without_any_engine_fails_at_its_deadline() -> None:
 
 async def test_nothing_is_sampled_while_suspended_and_time_stands_still() -> None:
     active = ActiveTime()
-    fleet = Fleet(Weights("/w0", 0), active, turn_timeout_s=0.01, on_failure=lambda _: None)
+    fleet = Fleet(Weights("/w0", 0), active, turn_timeout_s=0.01, control_timeout_s=5.0, on_failure=lambda _: None)
     await fleet.admit(engine())
     await fleet.suspend()
     await fleet.suspend()
@@ -79,7 +81,7 @@ async def test_publication_changes_the_version_of_what_is_sampled_next() -> None
     await fleet.admit(engine("a"))
     await fleet.admit(engine("b"))
     await fleet.suspend()
-    assert await fleet.publish(Weights("/w1", 1), timeout_s=5.0) == 2
+    assert await fleet.publish(Weights("/w1", 1)) == 2
     await fleet.resume()
     assert (await fleet.sample("e", RID, [5], PARAMS)).version == 1
 
@@ -92,7 +94,7 @@ async def test_engine_that_cannot_take_new_weights_leaves_the_fleet() -> None:
     await fleet.admit(bad)
     await fleet.suspend()
     bad.alive = False
-    assert await fleet.publish(Weights("/w1", 1), timeout_s=5.0) == 1
+    assert await fleet.publish(Weights("/w1", 1)) == 1
     await fleet.resume()
     assert failed == ["b"]
 
@@ -106,14 +108,14 @@ async def test_engine_that_lies_about_its_version_leaves_the_fleet() -> None:
     fleet = make_fleet(failed)
     await fleet.admit(Liar("a", [[9]]))
     await fleet.suspend()
-    assert await fleet.publish(Weights("/w1", 1), timeout_s=5.0) == 0
+    assert await fleet.publish(Weights("/w1", 1)) == 0
     assert failed == ["a"]
 
 
 async def test_engine_that_comes_late_gets_the_current_weights_before_it_serves() -> None:
     fleet = make_fleet()
     await fleet.suspend()
-    await fleet.publish(Weights("/w7", 7), timeout_s=5.0)
+    await fleet.publish(Weights("/w7", 7))
     await fleet.resume()
     await fleet.admit(engine())
     assert (await fleet.sample("e", RID, [5], PARAMS)).version == 7
@@ -126,3 +128,31 @@ async def test_engine_admitted_while_suspended_serves_only_after_the_resumption(
     waiting = asyncio.create_task(fleet.sample("e", RID, [5], PARAMS))
     await fleet.resume()
     assert (await waiting).ids == [1, 2, 9]
+
+
+async def test_engine_that_does_not_answer_a_turn_leaves_the_fleet() -> None:
+    class Hung(InstantEngine):
+        async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    failed: list[str] = []
+    fleet = make_fleet(failed, turn_timeout_s=0.01)
+    await fleet.admit(Hung("a", [[9]]))
+    with pytest.raises(EngineError, match="no answer from a"):
+        await fleet.sample("e", RID, [5], PARAMS)
+    assert failed == ["a"]
+
+
+async def test_engine_that_does_not_obey_an_order_in_time_leaves_the_fleet() -> None:
+    class Deaf(InstantEngine):
+        async def pause(self) -> None:
+            await asyncio.Event().wait()
+
+    failed: list[str] = []
+    fleet = Fleet(
+        Weights("/w0", 0), ActiveTime(), turn_timeout_s=60.0, control_timeout_s=0.01, on_failure=failed.append
+    )
+    await fleet.admit(Deaf("a", [[9]]))
+    await fleet.suspend()
+    assert failed == ["a"]

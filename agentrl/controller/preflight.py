@@ -1,0 +1,42 @@
+"""What a run needs of this machine and of the user's folders, checked before anything is written or started."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from agentrl.config.schema import JobConfig
+from agentrl.errors import UserError
+from agentrl.model.config import Recipe
+from agentrl.model.prepare import check_folder
+from agentrl.rollout.chat import Chat
+from agentrl.rollout.config import AgentConfig
+from agentrl.rollout.episode import initial_messages
+from agentrl.sandbox.bubblewrap.host import check_host
+from agentrl.tasks.dataset import load_dataset
+from agentrl.tasks.task import Task
+
+
+def preflight(config: JobConfig) -> list[str]:
+    """Returns warnings. Raises UserError for what would make the run fail, or every episode be empty."""
+    check_host()
+    chat = Chat.load(check_folder(config.model)) if config.model.recipe is Recipe.none else None
+    with tempfile.TemporaryDirectory(prefix="agentrl-preflight-") as folder:
+        dataset = load_dataset(config.tasks, workspace=Path(folder))
+    if chat is not None:
+        check_prompts(chat, config.agent, [*dataset.train, *dataset.heldout])
+    return [f"task {skipped.folder.name} is left out: {skipped.reason}" for skipped in dataset.skipped]
+
+
+def check_prompts(chat: Chat, agent: AgentConfig, tasks: Iterable[Task]) -> None:
+    """The chat template knows the roles, and each task's prompt leaves room for a message. Raises UserError."""
+    chat.bridge(agent.observation_role, "(no output)")
+    for task in tasks:
+        length = len(chat.prompt(initial_messages(agent, task.instruction)))
+        if length >= agent.max_episode_tokens:
+            raise UserError(
+                f"agent.max_episode_tokens: the prompt of task {task.name} alone has {length} tokens, "
+                f"of {agent.max_episode_tokens} for the whole episode",
+                hint="raise it together with inference.context_length, or shorten agent.examples",
+            )
