@@ -39,7 +39,7 @@ class Request:
     """Prompt tokens that the prefix cache had when it was first prefilled."""
     aborted: bool = False
     node: Node | None = None
-    """End of its locked path in the prefix cache."""
+    """End of its locked path in the prefix cache: of what it knows, all but what it samples or prefills now."""
     joined: float = 0.0
     """Decoding step at which it joined the running ones."""
 
@@ -81,7 +81,8 @@ class Batching:
         """Heap of (decoding step of the last token, number); entries of requests that left are skipped."""
         self._joined_sum = 0.0
         self._prefilling: Request | None = None
-        self._prefill_tokens = 0
+        self._prefill_ids: list[int] = []
+        """Those of its tokens that the cache did not have."""
         self._prefilled_at = math.inf
         self.stats = EngineStats()
 
@@ -104,7 +105,7 @@ class Batching:
     def free_tokens(self) -> float:
         """KV that holds nothing, as of the last `tick`."""
         running = self._clock.num_running * self._clock.steps - self._joined_sum
-        return self._law.kv_tokens - self._cache.num_tokens - running - self._prefill_tokens
+        return self._law.kv_tokens - self._cache.num_tokens - running - len(self._prefill_ids)
 
     def requests(self) -> Iterator[Request]:
         """All, in no order that matters."""
@@ -152,7 +153,6 @@ class Batching:
                 self._leave_prefill(request)
             elif request.number in self._running:
                 self._leave(request)
-                self._cache.insert(request.known())
             else:
                 self._queue.remove(request)
         return aborted
@@ -171,7 +171,7 @@ class Batching:
         heapq.heappush(self._ends, (request.end, request.number))
 
     def _leave(self, request: Request) -> None:
-        """Count what it sampled and free its KV, all but what the cache knows."""
+        """Count what it sampled; its KV is the cache's from now on."""
         assert request.node is not None
         del self._running[request.number]
         self._clock.leave(request.num_known, request.joined)
@@ -180,10 +180,11 @@ class Batching:
             self._joined_sum = 0.0
         sampled = int(self._clock.steps - request.joined + _ALMOST)
         sampled = min(sampled, len(request.message) - request.num_sampled)
-        request.num_sampled += sampled
         self.stats.generated_tokens += sampled
         self._cache.unlock(request.node)
+        self._cache.extend(request.node, request.message[request.num_sampled : request.num_sampled + sampled])
         request.node = None
+        request.num_sampled += sampled
 
     def _is_end(self, step: float, number: int) -> bool:
         request = self._running.get(number)
@@ -196,7 +197,6 @@ class Batching:
             if self._is_end(step, number):
                 request = self._running[number]
                 self._leave(request)
-                self._cache.insert(request.known())
                 ended.append(request)
         return ended
 
@@ -207,6 +207,7 @@ class Batching:
         while self.free_tokens < len(self._running) + _ALMOST and (len(self._running) > 1 or self._prefilling):
             request = self._running[max(self._running)]
             self._leave(request)
+            self._cache.evict(math.ceil(wanted - self.free_tokens))
             self._queue.appendleft(request)
             self.stats.retractions += 1
 
@@ -226,18 +227,21 @@ class Batching:
             return
         request = self._queue.popleft()
         request.node = node
+        self._prefill_ids = ids[cached:]
         if request.num_cached is None:
             request.num_cached = cached
         self._cache.evict(math.ceil(need - self.free_tokens))
-        self._prefilling, self._prefill_tokens = request, need
+        self._prefilling = request
         self._prefilled_at = now + need / self._law.prefill_tokens_per_s
         self._clock.prefilling = True
         self.stats.prefilled_tokens += need
 
     def _end_prefill(self, request: Request) -> None:
         """The cache knows the prompt now, and others may share it while this request decodes."""
+        node, ids = request.node, self._prefill_ids
+        assert node is not None
         self._leave_prefill(request)
-        request.node = self._cache.insert(request.known())
+        request.node = self._cache.extend(node, ids)
         self._cache.lock(request.node)
         self._join(request)
 
@@ -245,5 +249,5 @@ class Batching:
         assert request.node is not None
         self._cache.unlock(request.node)
         request.node = None
-        self._prefilling, self._prefill_tokens, self._prefilled_at = None, 0, math.inf
+        self._prefilling, self._prefill_ids, self._prefilled_at = None, [], math.inf
         self._clock.prefilling = False

@@ -40,28 +40,25 @@ class PrefixCache:
 
     def match(self, ids: list[int], limit: int) -> tuple[Node, int]:
         """The node at which the longest known prefix of `ids[:limit]` ends, and its length in tokens."""
-        self._clock += 1
-        node, length = self._root, 0
-        while length < limit and (child := node.children.get(ids[length])) is not None:
-            child.last_used = self._clock
-            common = _common_prefix(child.tokens, ids, length, limit)
-            if common < len(child.tokens):
-                return self._split(child, common), length + common
-            node, length = child, length + common
-        return node, length
+        return self._walk(self._root, ids, limit)
 
     def insert(self, ids: list[int]) -> Node:
         """Know all of `ids`. Returns the node at which they end."""
-        node, length = self.match(ids, len(ids))
+        return self.extend(self._root, ids)
+
+    def extend(self, node: Node, ids: list[int]) -> Node:
+        """Know `ids` behind the path that ends at `node`. Returns the node at which they end."""
+        end, length = self._walk(node, ids, len(ids))
         if length == len(ids):
-            return node
+            return end
         self.num_tokens += len(ids) - length
-        if node.children or node.parent is None or node.users:
-            child = Node(ids[length:], node, last_used=self._clock)
-            node.children[ids[length]] = child
+        if end.children or end.parent is None or end.users:
+            child = Node(ids[length:], end, last_used=self._clock)
+            end.children[ids[length]] = child
             return child
-        node.tokens += ids[length:]
-        return node
+        end.tokens += ids[length:]
+        end.last_used = self._clock
+        return end
 
     def lock(self, node: Node) -> None:
         """Keep the path to `node` until it is unlocked as often."""
@@ -77,6 +74,18 @@ class PrefixCache:
             evicted += self._trim(leaf, num_tokens - evicted)
         self.num_tokens -= evicted
         return evicted
+
+    def _walk(self, node: Node, ids: list[int], limit: int) -> tuple[Node, int]:
+        """Down from `node` along `ids[:limit]`: where they leave the tree, and after how many tokens."""
+        self._clock += 1
+        length = 0
+        while length < limit and (child := node.children.get(ids[length])) is not None:
+            child.last_used = self._clock
+            common = _common_prefix(child.tokens, ids, length, limit)
+            if common < len(child.tokens):
+                return self._split(child, common), length + common
+            node, length = child, length + common
+        return node, length
 
     def _use(self, node: Node | None, change: int) -> None:
         while node is not None:
@@ -118,7 +127,7 @@ class PrefixCache:
 def _common_prefix(tokens: list[int], ids: list[int], start: int, limit: int) -> int:
     """How many of `tokens` are equal to those of `ids[start:limit]`; the first is known to be."""
     length = min(len(tokens), limit - start)
-    if tokens[:length] == ids[start : start + length]:
+    if (tokens if length == len(tokens) else tokens[:length]) == ids[start : start + length]:
         return length
     equal, unequal = 1, length
     while unequal - equal > 1:

@@ -86,6 +86,10 @@ class SimulatedSandbox:
     async def upload(self, source: Path, target: str) -> None:
         self._check()
 
+    async def clear(self, path: str, *, mode: int = 0o755) -> None:
+        self._check()
+        self._files = {name: data for name, data in self._files.items() if not name.startswith(f"{path}/")}
+
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes | None:
         self._check()
         data = self._files.get(path)

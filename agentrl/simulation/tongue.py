@@ -48,8 +48,8 @@ class SimulatedModel:
 class SimulatedChat:
     """The chat template of simulated agents: a `ChatFormat`."""
 
-    end_id = END
-    stop_ids = (END,)
+    end_id: int = END
+    stop_ids: tuple[int, ...] = (END,)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """As long as the task's instruction says: `task-000012 3000`."""

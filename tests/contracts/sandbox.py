@@ -44,6 +44,15 @@ async def files_go_in_and_out(provider: SandboxProvider) -> None:
         await sandbox.read("/app/new/file", max_bytes=4)
 
 
+async def a_cleared_folder_is_empty(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.write("/app/old/file", b"x")
+    await sandbox.write("/app/older", b"x")
+    await sandbox.clear("/app/old")
+    assert await sandbox.read("/app/old/file") is None
+    assert await sandbox.read("/app/older") == b"x"
+
+
 async def commands_wait_while_frozen(provider: SandboxProvider) -> None:
     sandbox = await provider.create(SPEC)
     await sandbox.freeze()
@@ -129,6 +138,7 @@ SANDBOX_CHECKS: list[SandboxCheck] = [
     a_command_that_ends_has_its_exit_code,
     a_timeout_is_told_and_leaves_the_sandbox_usable,
     files_go_in_and_out,
+    a_cleared_folder_is_empty,
     commands_wait_while_frozen,
     a_commands_clock_stops_with_it,
     closing_ends_a_command_in_flight,

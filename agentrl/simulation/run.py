@@ -1,0 +1,148 @@
+"""A whole run in virtual time: the brain of production on simulated edges, with a ledger in memory.
+
+Inside `simulate` only. Everything follows from the configuration, the laws and the seed; nothing is read from a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from agentrl.config.schema import JobConfig
+from agentrl.controller.brain import Brain, assemble
+from agentrl.controller.config import Balance, ScheduleConfig
+from agentrl.ledger.ledger import Ledger
+from agentrl.observe.events import Observer, Observers
+from agentrl.rollout.config import AgentConfig, ToolFormat
+from agentrl.sandbox.config import SandboxConfig
+from agentrl.sandbox.provider import Image, SandboxSpec
+from agentrl.simulation.config import Hardware, Workload
+from agentrl.simulation.engines import SimulatedEngines
+from agentrl.simulation.life import World
+from agentrl.simulation.sandbox import SimulatedProvider
+from agentrl.simulation.tongue import SimulatedChat, SimulatedModel
+from agentrl.simulation.trainer import SimulatedTrainer, TrainerDisk, weights_path
+from agentrl.tasks.dataset import Dataset
+from agentrl.tasks.task import Task
+from agentrl.trainer.config import AlgorithmConfig, TrainerConfig
+
+TASK_FOLDER = Path(__file__).resolve().parent / "task"
+_NUM_TASKS = 4096
+_UNBOUNDED_S = 7 * 86_400.0
+"""Deadlines that the reference workload does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What is simulated."""
+
+    config: JobConfig
+    workload: Workload
+    hardware: Hardware
+    warm: bool = False
+    """Sandboxes are started before they are asked for."""
+    hygiene: bool = False
+    """Sandboxes are health-checked and reaped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """One life of a controller, with its edges."""
+
+    world: World
+    engines: SimulatedEngines
+    provider: SimulatedProvider
+    trainer: SimulatedTrainer
+    brain: Brain
+
+    async def run(self) -> None:
+        """To the last step."""
+        try:
+            await self.brain.run(self.trainer)
+        finally:
+            await self.provider.close()
+
+
+def build(
+    scenario: Scenario, ledger: Ledger, *, disk: TrainerDisk | None = None, observer: Observer | None = None
+) -> Simulation:
+    """Put a run together, new or resumed from its ledger. `disk` is the trainer's, from the run's earlier lives."""
+    config, hardware = scenario.config, scenario.hardware
+    world = World(scenario.workload, seed=config.seed, hygiene=scenario.hygiene)
+    engines = SimulatedEngines(hardware.engines, hardware.engine, SimulatedModel(world))
+    provider = SimulatedProvider(
+        world,
+        starts_at_once=config.sandbox.start_concurrency,
+        start_timeout_s=config.sandbox.start_timeout_s,
+        warm=scenario.warm,
+    )
+    brain = assemble(
+        config,
+        ledger=ledger,
+        observer=observer or Observers(),
+        dataset=Dataset(train=tasks(scenario.workload), heldout=()),
+        start_weights=weights_path(0),
+        chat=SimulatedChat(),
+        provider=provider,
+        engines=engines,
+        entropy=Random(f"run/{config.seed}/{ledger.epoch}"),
+    )
+    trainer = SimulatedTrainer(hardware.trainer, desk=brain.desk, epoch=ledger.epoch, disk=disk or TrainerDisk())
+    return Simulation(world=world, engines=engines, provider=provider, trainer=trainer, brain=brain)
+
+
+def tasks(workload: Workload) -> tuple[Task, ...]:
+    """The tasks of a simulated run; each prompt is as long as the workload says."""
+    return tuple(
+        Task(
+            name=f"task-{number:06d}",
+            folder=TASK_FOLDER,
+            instruction=f"task-{number:06d} {workload.prompt_tokens}",
+            spec=SandboxSpec(image=Image()),
+            verifier_timeout_s=_UNBOUNDED_S,
+        )
+        for number in range(_NUM_TASKS)
+    )
+
+
+def reference_config(
+    workload: Workload, hardware: Hardware, *, seed: int, steps: int, window_groups: int, live: int
+) -> JobConfig:
+    """A job for a workload on some hardware: every complete group trains, and no deadline cuts what the laws draw.
+
+    `live` episodes act at once, each in a sandbox of its own.
+    """
+    return JobConfig(
+        seed=seed,
+        agent=AgentConfig(
+            format=ToolFormat.line,
+            max_turns=int(min(workload.turns.cap, 100_000)),
+            max_turn_tokens=workload.max_turn_tokens,
+            max_episode_tokens=workload.max_episode_tokens,
+            tool_timeout_s=_UNBOUNDED_S,
+            turn_timeout_s=_UNBOUNDED_S,
+            episode_timeout_s=_UNBOUNDED_S,
+        ),
+        algorithm=AlgorithmConfig(group_size=workload.group_size),
+        schedule=ScheduleConfig(
+            steps=steps,
+            groups_per_step=workload.groups,
+            window_groups=window_groups,
+            max_live_episodes=live,
+            balance=Balance.overlap,
+            max_policy_lag=steps,
+            drop_zero_variance=False,
+            max_infra_retries=10,
+            infra_share_limit=1.0,
+            eval_tasks=0,
+            stall_timeout_s=_UNBOUNDED_S,
+        ),
+        sandbox=SandboxConfig(
+            max_sandboxes=live,
+            start_concurrency=hardware.sandbox_starts,
+            start_timeout_s=_UNBOUNDED_S,
+            lifetime_s=_UNBOUNDED_S,
+        ),
+        trainer=TrainerConfig(step_timeout_s=_UNBOUNDED_S),
+    )

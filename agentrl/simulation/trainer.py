@@ -1,0 +1,96 @@
+"""A simulated trainer: pulls batches from the desk, takes its time over them, and survives on its checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+
+from agentrl.controller.trainer_desk import TrainerDesk
+from agentrl.simulation.config import TrainerLaw
+from agentrl.simulation.loop import kill, spawn
+from agentrl.wire import NextRequest, RunFinished, StepDone, TrainBatch
+
+
+def weights_path(version: int) -> str:
+    """Where the weights of a version would lie."""
+    return f"/simulated/v{version:06d}"
+
+
+@dataclass(kw_only=True)
+class TrainerDisk:
+    """What outlives a trainer: its checkpoint, and every batch that ever changed the weights."""
+
+    version: int = 0
+    batch_id: str | None = None
+    applied: list[TrainBatch] = field(default_factory=list)
+
+    def checkpoint(self, batch: TrainBatch) -> None:
+        """At once and whole, as a rename is."""
+        self.version, self.batch_id = batch.step, batch.batch_id
+        self.applied.append(batch)
+
+
+class SimulatedTrainer:
+    """The controller's `Trainer`, on a node of its own that can be killed."""
+
+    def __init__(self, law: TrainerLaw, *, desk: TrainerDesk, epoch: int, disk: TrainerDisk) -> None:
+        self._law = law
+        self._desk = desk
+        self._epoch = epoch
+        self._disk = disk
+        self._lives = itertools.count()
+        self._lost = asyncio.Event()
+        self.node = ""
+        """The node on which it runs now."""
+        self.busy_s = 0.0
+
+    async def keep(self) -> None:
+        running = await self._live()
+        while not running.done():
+            await asyncio.sleep(self._law.restart_s)
+            running = await self._live()
+        running.result()
+
+    async def restart(self) -> None:
+        self._lost.set()
+
+    async def _live(self) -> asyncio.Task[None]:
+        """One life, to its end or its death."""
+        self.node = f"trainer-{self._epoch}.{next(self._lives)}"
+        self._lost.clear()
+        running = spawn(self.node, self._train(), name=self.node)
+        lost = asyncio.create_task(self._lost.wait())
+        try:
+            await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
+            if not running.done():
+                kill(self.node)
+        return running
+
+    async def _train(self) -> None:
+        """From the checkpoint to the end of the run."""
+        while True:
+            request = NextRequest(epoch=self._epoch, version=self._disk.version, batch_id=self._disk.batch_id)
+            reply = await self._desk.next(request)
+            if isinstance(reply, RunFinished):
+                return
+            if isinstance(reply, TrainBatch):
+                await self._apply(reply)
+
+    async def _apply(self, batch: TrainBatch) -> None:
+        tokens = sum(trajectory.num_tokens for trajectory in batch.trajectories)
+        step_s = self._law.step_s + self._law.step_per_token_s * tokens
+        await asyncio.sleep(step_s)
+        self.busy_s += step_s
+        self._disk.checkpoint(batch)
+        await asyncio.sleep(0)
+        report = StepDone(
+            epoch=self._epoch,
+            version=batch.step,
+            batch_id=batch.batch_id,
+            weights_path=weights_path(batch.step),
+            metrics={"step_s": step_s},
+        )
+        await self._desk.done(report)
