@@ -270,10 +270,10 @@ async def test_freezing_stops_and_thawing_goes_on(sandbox: Sandbox) -> None:
 
 
 async def test_a_commands_clock_stops_with_it(sandbox: Sandbox) -> None:
-    running = asyncio.create_task(sandbox.exec("echo > begun; sleep 0.2; echo done", timeout_s=2))
+    running = asyncio.create_task(sandbox.exec("echo > begun; sleep 0.2; echo done", timeout_s=1.5))
     await until_there(sandbox, "/app/begun")
     await sandbox.freeze()
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(1.6)
     await sandbox.thaw()
     result = await running
     assert (result.exit_code, result.stdout, result.timed_out) == (0, b"done\n", False)

@@ -81,35 +81,38 @@ async def test_host_environment_is_not_there(monkeypatch: pytest.MonkeyPatch, tm
             assert set(env) == {"PATH", "LANG", "TERM", "HOME", "PWD", "SHLVL", "_"}
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "echo 1 > /proc/sys/kernel/panic",
-        "echo b > /proc/sysrq-trigger",
-        "echo 99999 > /proc/sys/vm/max_map_count",
-        "echo core > /proc/sys/kernel/core_pattern",
-        "mount -t tmpfs none /mnt",
-        "mount -o remount,rw /usr",
-        "umount /proc",
-        "unshare -Ur true",
-        "unshare -m true",
-        "mknod /tmp/disk b 254 0",
-        "chroot / true",
-        "touch /usr/bin/x",
-        "rm /usr/bin/env",
-        "echo x > /etc/ld.so.preload",
-        "mv /etc/ld.so.preload /etc/was",
-        "hostname other",
-        "ip link add dummy0 type dummy",
-        "dmesg",
-        "touch /dev/x",
-    ],
+REFUSED = (
+    "echo 1 > /proc/sys/kernel/panic",
+    "echo b > /proc/sysrq-trigger",
+    "echo 99999 > /proc/sys/vm/max_map_count",
+    "echo core > /proc/sys/kernel/core_pattern",
+    "mount -t tmpfs none /mnt",
+    "mount -o remount,rw /usr",
+    "umount /proc",
+    "unshare -Ur true",
+    "unshare -m true",
+    "mknod /tmp/disk b 254 0",
+    "chroot / true",
+    "touch /usr/bin/x",
+    "rm /usr/bin/env",
+    "rm /bin || rm -r /lib64",
+    "echo x > /etc/ld.so.preload",
+    "mv /etc/ld.so.preload /etc/was",
+    "mv /tests /was",
+    "hostname other",
+    "ip link add dummy0 type dummy",
+    "dmesg",
+    "touch /dev/x",
 )
-async def test_is_refused(sandbox: Sandbox, script: str) -> None:
-    if script.split(maxsplit=1)[0] == "ip" and "not found" in await output(sandbox, "ip -V"):
-        script = "false"  # a host without iproute2
-    result = await sandbox.exec(script, timeout_s=20)
-    assert result.exit_code not in (0, None), result
+
+
+async def test_what_would_change_or_tell_of_the_host_is_refused(sandbox: Sandbox) -> None:
+    succeeded = []
+    for script in REFUSED:
+        result = await sandbox.exec(script, timeout_s=20)
+        if result.exit_code in (0, None):
+            succeeded.append((script, result))
+    assert succeeded == []
     assert await sandbox.probe()
 
 

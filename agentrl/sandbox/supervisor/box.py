@@ -41,15 +41,17 @@ class Box:
         start_timeout_s: float,
         lifetime_s: float,
         send: Send,
+        reap: Callable[[], None],
         on_gone: Callable[[], None],
     ) -> None:
         """`send` takes replies to the owner; that to `start_id` comes when the first process runs or never will.
 
-        Raises OSError when the machine has no processes or descriptors left.
+        `reap` reaps adopted processes. Raises OSError when the machine has no processes or descriptors left.
         """
         self._reactor = reactor
         self._ids, self._cgroup, self._limits, self._rlimits = ids, cgroup, limits, rlimits
         self._send = send
+        self._reap = reap
         self._on_gone = on_gone
         self._room: Room | None = None
         self._door: Connection | None = None
@@ -66,6 +68,11 @@ class Box:
         late, old = f"did not start in {start_timeout_s:g} s", f"its lifetime of {lifetime_s:g} s is over"
         self._start_timer = reactor.call_later(start_timeout_s, lambda: self.kill(late))
         self._life_timer = reactor.call_later(lifetime_s, lambda: self.kill(old))
+
+    @property
+    def children(self) -> tuple[int, int]:
+        """Pids that it waits for itself; 0 for none."""
+        return self._launched.pid, self._door_pid
 
     @property
     def reason(self) -> str:
@@ -174,6 +181,7 @@ class Box:
         return os.read(self._launched.stderr_fd, _MAX_STDERR_BYTES).decode(errors="replace").strip()
 
     def _remove(self, tries: int) -> None:
+        self._reap()
         first_gone = self._room is None or bool(select.select([self._room.pidfd], (), (), 0)[0])
         if first_gone and self._cgroup.try_remove():
             self._leave(None)

@@ -18,7 +18,7 @@ from agentrl.sandbox.supervisor.box import Box
 from agentrl.sandbox.supervisor.cgroups import Cgroup, Hierarchies, Limits, create_base, remove_base
 from agentrl.sandbox.supervisor.connection import Connection
 from agentrl.sandbox.supervisor.launch import IdMap
-from agentrl.sandbox.supervisor.processes import rename
+from agentrl.sandbox.supervisor.processes import reap_orphans, rename
 from agentrl.sandbox.supervisor.reactor import Reactor
 
 _LAST_WAIT_S = 10.0
@@ -84,6 +84,7 @@ class Server:
                 start_timeout_s=header["timeout_s"],
                 lifetime_s=header["lifetime_s"],
                 send=self._connection.send,
+                reap=self._reap,
                 on_gone=lambda: self._gone(name),
             )
         except OSError:
@@ -98,6 +99,9 @@ class Server:
         else:
             self._lost.pop(name, None)
             self._connection.send({"id": header["id"], "problem": None})
+
+    def _reap(self) -> None:
+        reap_orphans({pid for box in self._boxes.values() for pid in box.children})
 
     def _gone(self, name: str) -> None:
         reason = self._boxes.pop(name).reason
@@ -124,6 +128,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # ends by its owner's end only, so that it can clean up
     socket_fd, base_name = int(sys.argv[1]), sys.argv[2]
     rename(_TITLE)
+    syscalls.adopt_orphans()
     syscalls.leave_session_keyring()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -42,6 +43,14 @@ def run_and_exit(body: Callable[[], None]) -> NoReturn:
         code = 0
     finally:
         os._exit(code)
+
+
+def reap_orphans(known: Collection[int]) -> None:
+    """Take the exit statuses of children that are not in `known`: those adopted from processes that died."""
+    with contextlib.suppress(OSError):  # a kernel without this list: they are zombies until we end
+        for word in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+            if int(word) not in known:
+                os.waitpid(int(word), os.WNOHANG)
 
 
 def rename(title: str) -> None:

@@ -23,6 +23,7 @@ CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_KILL, CAP_SETGID, CAP_S
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _CAP_HIGHEST = 63
 _CAP_HEADER_V3 = 0x20080522
@@ -54,6 +55,11 @@ def unshare(flags: int) -> None:
 def die_with_parent(signal_number: int) -> None:
     """Get `signal_number` when the thread that forked this process ends."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PDEATHSIG)")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose parents end, so that they need not wait for the machine's init."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(CHILD_SUBREAPER)")
 
 
 def hide_memory() -> None:
