@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import agentrl
 from agentrl.sandbox.supervisor import frames
 from agentrl.sandbox.supervisor.connection import Connection
 from agentrl.sandbox.supervisor.reactor import Reactor
@@ -92,3 +96,15 @@ def test_the_other_ends_close_is_told_once() -> None:
     reactor.run()
     connection.send({"dropped": 1})
     assert ended == [True]
+
+
+def test_the_supervisor_loads_little_and_nothing_of_others() -> None:
+    """Each command forks it: what it maps costs time, what it imports could hold a thread."""
+    script = "import sys\nsys.path.insert(0, sys.argv[1])\nimport agentrl.sandbox.supervisor.main\nprint(*sys.modules)"
+    root = str(Path(agentrl.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", script, root], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    heavy = {"asyncio", "subprocess", "ssl", "logging", "threading", "numpy", "msgspec", "tarfile", "shutil"}
+    assert not heavy & loaded
+    foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names)
+    assert foreign - {"__main__", "__mp_main__", "agentrl"} == set()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.errors import UserError
+from agentrl.sandbox.bubblewrap import bare_python
 from agentrl.sandbox.supervisor import syscalls
 from agentrl.sandbox.supervisor.launch import IdMap
 
@@ -49,7 +50,7 @@ def check_host() -> Host:
             hint="`apt-get install bubblewrap` on Debian and Ubuntu, `dnf install bubblewrap` on Fedora",
         )
     ids = _ids()
-    _try_namespaces(bwrap)
+    _try_namespaces(bwrap, ids)
     return Host(os.path.realpath(bwrap), ids)
 
 
@@ -68,17 +69,22 @@ def _may_map_ranges() -> bool:
     return covered and bool(effective & _CAP_SETUID_BIT)
 
 
-def _try_namespaces(bwrap: str) -> None:
-    """Start the smallest sandbox and see it end."""
-    namespaces = ("--unshare-user", "--unshare-pid", "--unshare-net")
-    command = [bwrap, *namespaces, "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+def _try_namespaces(bwrap: str, ids: IdMap) -> None:
+    """Start the smallest sandbox in the way of all others, and see it end."""
+    if not Path("/proc/self/ns/user").exists():
+        raise UserError("this kernel has no user namespaces", hint="boot one with CONFIG_USER_NS=y")
+    trial = (bwrap, "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc", "true")
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TRIAL_TIMEOUT_S, check=False
+            bare_python.command("launch", "try_out", str(ids.first), str(ids.count), *trial),
+            env=bare_python.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TRIAL_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise UserError(f"a trial sandbox did not end in {_TRIAL_TIMEOUT_S:g} s") from error
     if done.returncode != 0:
         raise UserError(f"bubblewrap cannot start a sandbox here: {done.stderr.strip()}", hint=_USERNS_HINT)
-    if not Path("/proc/self/ns/user").exists():
-        raise UserError("this kernel has no user namespaces", hint="boot one with CONFIG_USER_NS=y")

@@ -8,15 +8,12 @@ import itertools
 import json
 import socket
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-import agentrl
 from agentrl.errors import SandboxError, UserError
+from agentrl.sandbox.bubblewrap import bare_python
 from agentrl.sandbox.supervisor import frames
 
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from agentrl.sandbox.supervisor.main import main; main()"
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 15.0
 
@@ -73,8 +70,8 @@ class SupervisorLink:
         return header, output
 
     async def close(self) -> None:
-        """End the supervisor, and with it all its sandboxes, and wait until it is gone."""
-        self._lost = self._lost or "the sandboxes' supervisor was closed"
+        """End the supervisor, and with it all its sandboxes, and wait until it is gone. Who waits gets SandboxError."""
+        self._lose("the sandboxes' supervisor was closed")
         self._writer.close()
         self._listener.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -96,10 +93,13 @@ class SupervisorLink:
                 if future is not None and not future.done():
                     future.set_result((header, payload))
         except (asyncio.IncompleteReadError, ConnectionError):
-            self._lost = "the sandboxes' supervisor process ended"
-            for future in self._pending.values():
-                if not future.done():
-                    future.set_exception(SandboxError(self._lost))
+            self._lose("the sandboxes' supervisor process ended")
+
+    def _lose(self, why: str) -> None:
+        self._lost = self._lost or why
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(SandboxError(self._lost))
 
 
 async def open_link(base_name: str, *, cgroups: bool) -> tuple[SupervisorLink, frames.Header]:
@@ -110,24 +110,23 @@ async def open_link(base_name: str, *, cgroups: bool) -> tuple[SupervisorLink, f
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(  # noqa: ASYNC220 (vfork and exec take a millisecond)
-            [
-                *(sys.executable, "-I", "-S", "-X", "utf8", "-c", _START),
-                *(str(Path(agentrl.__file__).parents[1]), str(theirs.fileno()), base_name if cgroups else ""),
-            ],
+            bare_python.command("main", "main", str(theirs.fileno()), base_name if cgroups else ""),
+            env=bare_python.environment(),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C on the terminal is the owner's to handle
-            env={},
         )
     reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
     try:
         greeting, _ = await asyncio.wait_for(_read_frame(reader), _START_TIMEOUT_S)
-    except (TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
+    except BaseException as error:
         process.kill()
         process.wait()
         writer.close()
-        raise SandboxError("the sandboxes' supervisor process did not start") from error
+        if isinstance(error, TimeoutError | asyncio.IncompleteReadError | ConnectionError):
+            raise SandboxError("the sandboxes' supervisor process did not start") from error
+        raise
     return SupervisorLink(process, reader, writer), greeting
 
 

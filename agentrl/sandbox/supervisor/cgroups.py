@@ -75,6 +75,8 @@ class Cgroup:
             kind: Path(base, name)
             for kind in ("memory", "pids", "cpu", "freezer")
             if (base := getattr(hierarchies, kind)) is not None
+            # without a limit no group: all sandboxes together would count as one process among the machine's
+            and (kind != "cpu" or limits.cpus is not None)
         }
         self.fds: list[int] = []
         """What `join` and `oom_kills` need; to be kept open in processes that call them."""

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,16 @@ def launch(argv: list[str], ids: IdMap, cgroup: Cgroup) -> Launched:
     for _, write_end in (info, up, stderr):
         os.close(write_end)
     return Launched(pid, info[0], up[0], stderr[0])
+
+
+def try_out() -> None:
+    """Entry of a trial process. Arguments: first id, number of ids, and a bwrap command; it ends as that does."""
+    first, count, *argv = sys.argv[1:]
+    try:
+        _enter_user_namespace(IdMap(int(first), int(count)))
+        os.execve(argv[0], argv, {"PATH": "/usr/bin:/bin"})
+    except OSError as error:
+        sys.exit(str(error))
 
 
 def _become_bwrap(argv: list[str], ids: IdMap, cgroup: Cgroup, *, info: int, up: int, stderr: int) -> None:
