@@ -36,7 +36,7 @@ class Life:
     start_cold_s: float
     start_warm_s: float
     failure_turn: int | None
-    """The sandbox dies during this turn's tool call; the number of turns is the verifier's place."""
+    """The sandbox dies in this turn's tool call; the last turn has none, and then it dies in the verifier."""
 
 
 class World:
@@ -57,7 +57,7 @@ class World:
         who = (group, member, attempt)
         turns = self._turns(group, self._random("turns", *who))
         fate = self._random("fate", *who)
-        failure_turn = int(fate.random() * (len(turns) + 1)) if fate.random() < self._failure_share else None
+        fails, point = fate.random() < self._failure_share, int(fate.random() * len(turns))
         sandbox = self._random("sandbox", *who)
         workload = self.workload
         hangs = sandbox.random() < workload.start_hang_share
@@ -67,7 +67,7 @@ class World:
             reward=float(self._random("reward", *who).random() < self.success(group)),
             start_cold_s=(workload.start_hang_s if hangs else workload.start_cold_s).sample(sandbox),
             start_warm_s=workload.start_warm_s.sample(sandbox),
-            failure_turn=failure_turn,
+            failure_turn=point if fails else None,
         )
 
     def success(self, group: int) -> float:

@@ -13,12 +13,14 @@ from agentrl.config.schema import JobConfig
 from agentrl.controller.brain import Brain, assemble
 from agentrl.controller.config import Balance, ScheduleConfig
 from agentrl.ledger.ledger import Ledger
+from agentrl.ledger.reader import LedgerReader
 from agentrl.observe.events import Observer, Observers
 from agentrl.rollout.config import AgentConfig, ToolFormat
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Image, SandboxSpec
 from agentrl.simulation.config import Hardware, Workload
 from agentrl.simulation.engines import SimulatedEngines
+from agentrl.simulation.figures import Figures, of_run
 from agentrl.simulation.life import World
 from agentrl.simulation.sandbox import SimulatedProvider
 from agentrl.simulation.tongue import SimulatedChat, SimulatedModel
@@ -55,6 +57,17 @@ class Simulation:
     provider: SimulatedProvider
     trainer: SimulatedTrainer
     brain: Brain
+
+    def figures(self) -> Figures:
+        """Of the run so far, all its lives together, but for what earlier lives' engines did."""
+        stats = [engine.stats for engine in self.engines.made]
+        return of_run(
+            LedgerReader.of(self.brain.ledger),
+            self.world,
+            stats,
+            num_engines=len(self.engines.names),
+            lost=self.provider.lost,
+        )
 
     async def run(self) -> None:
         """To the last step."""

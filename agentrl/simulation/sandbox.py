@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from agentrl.clock import monotonic
@@ -19,6 +20,8 @@ from agentrl.simulation.life import Life, World
 from agentrl.simulation.tongue import parse_episode
 from agentrl.tasks.verifier import LOGS, TESTS
 
+LOST = "lost"
+"""Why a sandbox answers no more whose owner's life said so."""
 _VERIFY = f"{TESTS}/test.sh"
 
 
@@ -36,7 +39,7 @@ class _Effect:
 class SimulatedSandbox:
     """One sandbox with its own clock, which stands still while it is frozen."""
 
-    def __init__(self, sandbox_id: str, life: Life | None, on_close: Callable[[], object]) -> None:
+    def __init__(self, sandbox_id: str, life: Life | None, on_close: Callable[[str], None]) -> None:
         self.id = sandbox_id
         self._life = life
         self._on_close = on_close
@@ -63,7 +66,7 @@ class SimulatedSandbox:
             effect = self._effect(command if isinstance(command, list) else command.split())
             await self._work(min(effect.duration_s, timeout_s))
             if effect.fatal:
-                self.die("lost")
+                self.die(LOST)
                 self._check()
             if effect.duration_s > timeout_s:
                 return ExecResult(
@@ -122,7 +125,7 @@ class SimulatedSandbox:
         """It answers no more, and what runs in it fails. The first reason stands."""
         if self._problem is None:
             self._problem = problem
-            self._on_close()
+            self._on_close(problem)
             self._notify()
 
     def _effect(self, words: list[str]) -> _Effect:
@@ -132,7 +135,7 @@ class SimulatedSandbox:
         life = self._life
         if life is not None and _VERIFY in words:
             reward = {f"{LOGS}/reward.txt": f"{life.reward:g}\n".encode()}
-            return _Effect(duration_s=life.verifier_s, files=reward, fatal=life.failure_turn == len(life.turns))
+            return _Effect(duration_s=life.verifier_s, files=reward, fatal=life.failure_turn == len(life.turns) - 1)
         if life is not None and words[:1] == ["turn"]:
             number = int(words[-1])
             turn = life.turns[number]
@@ -174,6 +177,8 @@ class SimulatedProvider:
         self._numbers = itertools.count()
         self._open: dict[str, SimulatedSandbox] = {}
         self._closed = False
+        self.lost: set[str] = set()
+        """Owners whose sandboxes were lost as their lives said."""
 
     @property
     def open(self) -> tuple[SimulatedSandbox, ...]:
@@ -190,9 +195,17 @@ class SimulatedProvider:
                 await self._start(life.start_cold_s if life else 0.0)
         self._check()
         sandbox_id = f"sandbox-{next(self._numbers):06d}"
-        sandbox = SimulatedSandbox(sandbox_id, life, lambda: self._open.pop(sandbox_id, None))
+        sandbox = self._make(sandbox_id, spec, life)
         self._open[sandbox_id] = sandbox
         return sandbox
+
+    def _make(self, sandbox_id: str, spec: SandboxSpec, life: Life | None) -> SimulatedSandbox:
+        return SimulatedSandbox(sandbox_id, life, partial(self._closed_one, sandbox_id, spec))
+
+    def _closed_one(self, sandbox_id: str, spec: SandboxSpec, problem: str) -> None:
+        self._open.pop(sandbox_id, None)
+        if problem == LOST and spec.owner is not None:
+            self.lost.add(spec.owner)
 
     async def close(self) -> None:
         self._closed = True

@@ -1,0 +1,149 @@
+"""What a simulated run came to: how long batches took, what they cost, and whether their selection was fair."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+
+from agentrl.ledger.reader import LedgerReader
+from agentrl.simulation.batching import EngineStats
+from agentrl.simulation.life import Life, World
+from agentrl.simulation.loop import START_S
+from agentrl.simulation.tongue import parse_episode
+from agentrl.wire import Trajectory
+
+WARM_UP_BATCHES = 3
+"""Batches after which the steady state is taken to have begun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One episode, as far as figures need it."""
+
+    turns: int
+    tokens: int
+    span: int = 0
+    """Newest minus oldest policy version among its sampled tokens."""
+    infrastructure: bool = False
+    """It lost its sandbox, so it should have no reward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Times in seconds; shares from 0 to 1."""
+
+    batches_s: tuple[float, ...]
+    """When each batch was complete, since the start."""
+    cold_s: float
+    """From nothing running to the first complete batch."""
+    steady_s: float | None
+    """Mean time between complete batches, the first three dropped; None where there are too few."""
+    busy: float
+    """Share of engine time with a request in it."""
+    prefill_per_generated: float
+    retractions: int
+    bias_turns: float
+    """Mean turns of trained episodes over that of launched ones, minus 1."""
+    bias_tokens: float
+    span_median: int
+    span_p95: int
+    span_max: int
+    verdicts: dict[str, int]
+    infra_as_reward: int
+    """Trained episodes that lost their sandbox. Must be 0."""
+    lost: int
+    """Usable trajectories that were dropped for another reason than having no gradient."""
+
+
+def figures(
+    *,
+    batches_s: Sequence[float],
+    trained: Sequence[Sample],
+    launched: Sequence[Sample],
+    engines: Iterable[EngineStats],
+    engine_s: float,
+    verdicts: dict[str, int],
+    lost: int,
+) -> Figures:
+    """`engine_s`: seconds that all engines together were there."""
+    stats = list(engines)
+    spans = sorted(sample.span for sample in trained)
+    return Figures(
+        batches_s=tuple(batches_s),
+        cold_s=batches_s[0],
+        steady_s=_steady_s(batches_s),
+        busy=sum(s.busy_s for s in stats) / engine_s,
+        prefill_per_generated=sum(s.prefilled_tokens for s in stats) / sum(s.generated_tokens for s in stats),
+        retractions=sum(s.retractions for s in stats),
+        bias_turns=_bias([s.turns for s in trained], [s.turns for s in launched]),
+        bias_tokens=_bias([s.tokens for s in trained], [s.tokens for s in launched]),
+        span_median=_quantile(spans, 0.5),
+        span_p95=_quantile(spans, 0.95),
+        span_max=spans[-1],
+        verdicts=dict(sorted(verdicts.items())),
+        infra_as_reward=sum(sample.infrastructure for sample in trained),
+        lost=lost,
+    )
+
+
+def of_run(
+    reader: LedgerReader, world: World, engines: Sequence[EngineStats], *, num_engines: int, lost: Container[str]
+) -> Figures:
+    """Figures of a run that ended with its last batch, from its ledger. `lost`: episodes that lost their sandbox."""
+    steps = reader.steps()
+    batches_s = [step.assigned_at - START_S for step in steps]
+    trained = [_trained(trajectory, lost) for step in steps for trajectory in reader.load_batch(step.step)]
+    attempts = [parse_episode(row.id) for row in reader.episodes()]
+    launched = [drawn(world, *who) for who in attempts if who[2] == 0]
+    return figures(
+        batches_s=batches_s,
+        trained=trained,
+        launched=launched,
+        engines=engines,
+        engine_s=num_engines * batches_s[-1],
+        verdicts=reader.verdict_counts(),
+        lost=_lost(reader),
+    )
+
+
+def drawn(world: World, group: int, member: int, attempt: int) -> Sample:
+    """An episode as it was drawn, whatever became of it."""
+    life = world.life(group, member, attempt)
+    return Sample(turns=len(life.turns), tokens=num_tokens(life, world))
+
+
+def num_tokens(life: Life, world: World) -> int:
+    """Prompt, messages and observations; the last message has none."""
+    generated = sum(min(turn.generated_tokens, world.workload.max_turn_tokens) for turn in life.turns)
+    observed = sum(turn.observation_tokens + 1 for turn in life.turns[:-1])
+    return min(world.workload.prompt_tokens + generated + observed, world.workload.max_episode_tokens)
+
+
+def _trained(trajectory: Trajectory, lost: Container[str]) -> Sample:
+    versions = trajectory.versions_array()[trajectory.mask_array() == 1]
+    return Sample(
+        turns=trajectory.num_turns,
+        tokens=trajectory.num_tokens,
+        span=int(versions.max() - versions.min()),
+        infrastructure=trajectory.episode in lost,
+    )
+
+
+def _lost(reader: LedgerReader) -> int:
+    dropped = {row.id for row in reader.groups(["dropped"]) if row.reason != "zero_variance"}
+    return sum(row.reward is not None for row in reader.episodes() if row.group in dropped)
+
+
+def _steady_s(batches_s: Sequence[float]) -> float | None:
+    later = batches_s[WARM_UP_BATCHES:]
+    return (later[-1] - batches_s[WARM_UP_BATCHES - 1]) / len(later) if later else None
+
+
+def _bias(trained: Sequence[int], launched: Sequence[int]) -> float:
+    return statistics.mean(trained) / statistics.mean(launched) - 1
+
+
+def _quantile(ordered: Sequence[int], share: float) -> int:
+    return ordered[max(math.ceil(len(ordered) * share) - 1, 0)]
