@@ -330,6 +330,40 @@ def test_a_host_that_refuses_namespaces_is_told_the_fix(monkeypatch: pytest.Monk
         check_host()
 
 
+_FAILING_OWNER = """
+import asyncio, sys
+from pathlib import Path
+from agentrl.sandbox.bubblewrap import BubblewrapProvider
+from agentrl.sandbox.config import SandboxConfig
+from agentrl.sandbox.provider import Image, SandboxSpec
+
+async def episode(provider, begun):
+    sandbox = await provider.create(SandboxSpec(image=Image()))
+    try:
+        begun.set()
+        await sandbox.exec("sleep 616.5", timeout_s=600)
+    finally:
+        await sandbox.close()
+
+async def main():
+    provider = BubblewrapProvider(SandboxConfig(), state_dir=Path(sys.argv[1]))
+    begun = asyncio.Event()
+    task = asyncio.create_task(episode(provider, begun))
+    await begun.wait()
+    sys.exit(7)
+
+asyncio.run(main())
+"""
+
+
+async def test_an_owner_that_ends_in_the_middle_does_not_hang(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FAILING_OWNER, str(tmp_path)]
+    owner = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, said = await asyncio.wait_for(owner.communicate(), 60)
+    assert owner.returncode == 7, said
+    await until(lambda: gone("616.5"))
+
+
 _HUMBLE_OWNER = """
 import asyncio, sys
 from pathlib import Path

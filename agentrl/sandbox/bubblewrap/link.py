@@ -93,7 +93,10 @@ class SupervisorLink:
                 if future is not None and not future.done():
                     future.set_result((header, payload))
         except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:  # also when the loop ends and cancels all tasks: those that close sandboxes must not wait for ever
             self._lose("the sandboxes' supervisor process ended")
+            self._writer.close()
 
     def _lose(self, why: str) -> None:
         self._lost = self._lost or why
