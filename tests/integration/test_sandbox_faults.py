@@ -122,6 +122,27 @@ async def test_memory_without_cgroups_is_bounded_per_process(tmp_path: Path) -> 
         assert await sandbox.probe()
 
 
+def group_files(state_dir: Path, *names: str) -> list[str]:
+    """Contents of the files of these names in the groups of all sandboxes."""
+    bases = [Path(base) for record in records(state_dir) for base in read_record(record)["cgroups"]]
+    return sorted(path.read_text().strip() for base in bases for name in names for path in base.glob(f"*/{name}"))
+
+
+async def test_a_task_lowers_limits_and_cannot_raise_them(provider: BubblewrapProvider, tmp_path: Path) -> None:
+    uncounted_mb = 96
+    await provider.create(SandboxSpec(image=Image(), memory_mb=64, disk_mb=8, cpus=0.25))
+    await provider.create(SandboxSpec(image=Image(), memory_mb=9999, disk_mb=9999))
+    if provider.limits_by == "rlimits":
+        assert group_files(tmp_path / "state", "pids.max") == []
+        return
+    memory = group_files(tmp_path / "state", "memory.max", "memory.limit_in_bytes")
+    lowered, capped = 64 + 8 + uncounted_mb, SMALL.memory_mb + SMALL.disk_mb + uncounted_mb
+    assert memory == sorted(str(mb << 20) for mb in (lowered, capped))
+    assert group_files(tmp_path / "state", "pids.max") == [str(SMALL.pids)] * 2
+    quotas = group_files(tmp_path / "state", "cpu.max", "cpu.cfs_quota_us")
+    assert [quota.split()[0] for quota in quotas if quota.split()[0] != "max"] == ["25000"]
+
+
 async def test_processes_are_bounded(tmp_path: Path) -> None:
     for mode in ("full", "rlimits"):
         async with bubblewrap(tmp_path / mode, mode=mode) as provider:
@@ -296,8 +317,10 @@ async def test_users_inside(sandbox: BubblewrapSandbox) -> None:
         with pytest.raises(UserError, match="only root"):
             await sandbox.exec("id", user="agent", timeout_s=20)
         return
-    result = await sandbox.exec("id -u; echo $HOME; cd; echo x > mine; cat /root/x", user="agent", timeout_s=20)
-    assert result.stdout == b"1000\n/home/agent\n" and b"Permission denied" in result.stderr
+    result = await sandbox.exec(
+        "id -u; echo $HOME; cd; echo mine > x && cat x; cat /root/x", user="agent", timeout_s=20
+    )
+    assert result.stdout == b"1000\n/home/agent\nmine\n" and b"Permission denied" in result.stderr
     assert (await sandbox.exec("id -u", user="1234", timeout_s=20)).stdout == b"1234\n"
     capabilities = await sandbox.exec("grep CapEff /proc/self/status", user="agent", timeout_s=20)
     assert capabilities.stdout == b"CapEff:\t0000000000000000\n"

@@ -61,14 +61,15 @@ ENV = {
 }
 """Environment of every command; HOME is added by its user, the rest by the image and the caller."""
 
+AGENT_UID = 1000
 FILES = {
     "/etc/passwd": (
         "root:x:0:0:root:/root:/bin/bash\n"
         "daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
-        "agent:x:1000:1000:agent:/home/agent:/bin/bash\n"
+        f"agent:x:{AGENT_UID}:{AGENT_UID}:agent:/home/agent:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     ),
-    "/etc/group": "root:x:0:\ndaemon:x:1:\ntty:x:5:\nagent:x:1000:\nnogroup:x:65534:\n",
+    "/etc/group": f"root:x:0:\ndaemon:x:1:\ntty:x:5:\nagent:x:{AGENT_UID}:\nnogroup:x:65534:\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "/etc/hostname": "sandbox\n",
     "/etc/host.conf": "multi on\n",

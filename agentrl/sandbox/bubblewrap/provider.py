@@ -14,7 +14,7 @@ from typing import Any
 from agentrl.errors import SandboxError
 from agentrl.sandbox.bubblewrap import records
 from agentrl.sandbox.bubblewrap.host import Host, check_host
-from agentrl.sandbox.bubblewrap.layout import FILES, UNCOUNTED_MB, bwrap_argv
+from agentrl.sandbox.bubblewrap.layout import AGENT_UID, FILES, UNCOUNTED_MB, bwrap_argv
 from agentrl.sandbox.bubblewrap.link import SupervisorLink, open_link
 from agentrl.sandbox.bubblewrap.records import reap
 from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox, Upload, pack
@@ -88,7 +88,7 @@ class BubblewrapProvider:
 
     async def _start(self, spec: SandboxSpec) -> BubblewrapSandbox:
         try:
-            upload = await asyncio.to_thread(_initial_files, spec.image)
+            upload = await asyncio.to_thread(_initial_files, spec.image, self._host.ids.ranged)
         except (OSError, ValueError) as error:
             raise SandboxError(f"an image's files cannot be read: {error}") from error
         link = await self._supervisor()
@@ -162,13 +162,15 @@ def _least(asked: int | None, ceiling: int) -> int:
     return ceiling if asked is None else min(asked, ceiling)
 
 
-def _initial_files(image: Image) -> Upload:
-    """The made-up files, then the image's."""
+def _initial_files(image: Image, with_agent: bool) -> Upload:
+    """The made-up files, then the image's. `with_agent`: there is a user `agent`, and it owns its home."""
     texts = {path: text.encode() for path, text in FILES.items()}
     entries: list[dict[str, Any]] = [
         {"path": path, "kind": "file", "mode": 0o644, "size": len(data)} for path, data in texts.items()
     ]
     content = b"".join(texts.values())
+    if with_agent:
+        entries.append({"path": "/home/agent", "kind": "dir", "mode": 0o755, "uid": AGENT_UID})
     for copy in image.copies:
         upload = pack(copy.source, copy.target)
         entries += upload.entries

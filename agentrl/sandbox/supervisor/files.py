@@ -18,7 +18,7 @@ def put(entries: list[dict[str, Any]], content: bytes) -> None:
     """Make directories, files and links. Raises OSError.
 
     `entries` have path and kind (dir, file, link); a mode (None leaves a directory that is there as it is), the size of
-    a file, the target of a link. `content` is that of all files, in their order.
+    a file, the target of a link, for a directory perhaps a uid. `content` is that of all files, in their order.
     """
     offset = 0
     for entry in entries:
@@ -27,6 +27,8 @@ def put(entries: list[dict[str, Any]], content: bytes) -> None:
             Path(path).mkdir(parents=True, exist_ok=True)
             if entry["mode"] is not None:
                 Path(path).chmod(entry["mode"])
+            if "uid" in entry:
+                os.chown(path, entry["uid"], entry["uid"])
             continue
         with contextlib.suppress(FileNotFoundError):
             Path(path).unlink()  # never write through a link, nor into a file that has other names
