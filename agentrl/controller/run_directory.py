@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -64,7 +64,7 @@ class RunDirectory:
             raise UserError(f"cluster.runs_dir: cannot write {runs_dir}: {error.strerror}") from error
         run = cls(path)
         run.config_text.write_text(config_text, encoding="utf-8")
-        run.config.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+        run.config.write_bytes(msgspec.json.format(msgspec.json.encode(_with_absolute_paths(config))))
         return run
 
     @classmethod
@@ -113,6 +113,16 @@ class RunDirectory:
         except (FileNotFoundError, ValueError, TypeError):
             return None
         return holder if holder.alive else None
+
+
+def _with_absolute_paths(config: JobConfig) -> JobConfig:
+    """The same job from any working directory: a run may be resumed from elsewhere."""
+    model, tasks = config.model, config.tasks
+    if model.path is not None:
+        model = replace(model, path=str(Path(model.path).absolute()))
+    if tasks.path is not None:
+        tasks = replace(tasks, path=str(Path(tasks.path).absolute()))
+    return replace(config, model=model, tasks=tasks)
 
 
 def _make_named(runs_dir: Path, name: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from agentrl.config.schema import JobConfig
 from agentrl.controller.run_directory import RunDirectory
 from agentrl.errors import UserError
+from agentrl.model.config import ModelConfig
+from agentrl.tasks.config import TasksConfig
 
 CONFIG = JobConfig(seed=7)
 
@@ -76,3 +79,11 @@ def test_holder_that_died_and_whose_pid_lives_on_is_nobody(tmp_path: Path) -> No
     run = make(tmp_path)
     (run.path / "controller.json").write_text(json.dumps({"pid": os.getpid(), "start_ticks": 1}))
     assert run.holder() is None
+
+
+def test_paths_in_a_runs_config_do_not_depend_on_the_working_directory(tmp_path: Path) -> None:
+    config = replace(CONFIG, model=ModelConfig(path="models/m"), tasks=TasksConfig(path="/tasks"))
+    run = RunDirectory.create(tmp_path, None, "exp", "", config)
+    loaded = run.load_config()
+    assert loaded.model.path == str(Path("models/m").absolute())
+    assert loaded.tasks.path == "/tasks"
