@@ -62,6 +62,7 @@ class Collector:
         self._wake = asyncio.Event()
         self._complete = asyncio.Event()
         self._live: dict[str, asyncio.Task[None]] = {}
+        fleet.subscribe(self._wake.set)
 
     @property
     def num_live(self) -> int:

@@ -54,6 +54,7 @@ class Fleet:
         self._gate = asyncio.Event()
         self._gate.set()
         self._any_up = asyncio.Event()
+        self._on_change: Callable[[], None] = lambda: None
 
     @property
     def num_up(self) -> int:
@@ -64,6 +65,10 @@ class Fleet:
         """KV capacity of the engines that are up, in tokens."""
         return sum(self._capacity.values())
 
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Be told whenever an engine has come or gone. One listener."""
+        self._on_change = on_change
+
     async def wait_up(self) -> None:
         """Until at least one engine is up."""
         await self._any_up.wait()
@@ -71,23 +76,37 @@ class Fleet:
     # --- engines come and go
 
     async def admit(self, engine: Engine) -> None:
-        """Let a started engine serve. One that holds older weights gets the current ones first. Raises EngineError."""
-        while await engine.version() != (weights := self.weights).version:
-            await engine.update_weights(weights.path, weights.version)
-        load = await engine.load()
-        if not self._gate.is_set():
-            await engine.pause()
+        """Let a started engine serve. One that holds older weights gets the current ones first. Raises EngineError.
+
+        Every call takes time in which a suspension or a publication may begin or end: it enters the fleet only when
+        nothing has changed since it was made ready.
+        """
+        paused = False
+        while True:
+            weights, suspended = self.weights, not self._gate.is_set()
+            if await engine.version() != weights.version:
+                await _update(engine, weights)
+            if suspended != paused:
+                await (engine.pause() if suspended else engine.resume())
+                paused = suspended
+            load = await engine.load()
+            if weights is self.weights and suspended is not self._gate.is_set():
+                break
         self._engines[engine.name] = engine
         self._capacity[engine.name] = load.kv_tokens_capacity
         self._routing.add(engine.name)
         self._any_up.set()
+        self._on_change()
 
     def dismiss(self, name: str) -> None:
         """The engine is gone, or not to be trusted until it is admitted again."""
         self._routing.remove(name)
         self._capacity.pop(name, None)
-        if self._engines.pop(name, None) is not None and not self._engines:
+        if self._engines.pop(name, None) is None:
+            return
+        if not self._engines:
             self._any_up.clear()
+        self._on_change()
 
     def _fail(self, name: str, problem: str) -> None:
         if name in self._engines:
@@ -142,9 +161,10 @@ class Fleet:
         """Let generation go on. Idempotent."""
         if self._gate.is_set():
             return
-        await self._each("resume", lambda engine: engine.resume())
-        self._active_time.resume(monotonic())
+        # The gate first: an engine that is admitted meanwhile must find it open. What comes too early is held.
         self._gate.set()
+        self._active_time.resume(monotonic())
+        await self._each("resume", lambda engine: engine.resume())
 
     async def publish(self, weights: Weights) -> int:
         """Make every engine serve new weights; only while suspended. Returns how many do.
@@ -154,14 +174,7 @@ class Fleet:
         """
         assert not self._gate.is_set(), "publish only while suspended"
         self.weights = weights
-
-        async def update(engine: Engine) -> None:
-            await engine.update_weights(weights.path, weights.version)
-            served = await engine.version()
-            if served != weights.version:
-                raise EngineError(f"serves version {served} after an update to {weights.version}")
-
-        await self._each("update weights", update)
+        await self._each("update weights", lambda engine: _update(engine, weights))
         return len(self._engines)
 
     async def _each(self, what: str, act: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
@@ -179,3 +192,11 @@ class Fleet:
         async with asyncio.TaskGroup() as group:
             for name, engine in list(self._engines.items()):
                 group.create_task(guarded(name, engine))
+
+
+async def _update(engine: Engine, weights: Weights) -> None:
+    """Load weights, and ask what is served then. Raises EngineError."""
+    await engine.update_weights(weights.path, weights.version)
+    served = await engine.version()
+    if served != weights.version:
+        raise EngineError(f"serves version {served} after an update to {weights.version}")

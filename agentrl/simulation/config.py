@@ -80,6 +80,8 @@ class EngineLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     reserve_tokens: Annotated[int, Meta(ge=0)]
     """KV that must stay free, per running request, for another one to be admitted: without it, one that has just come
     in pushes another out."""
+    request_s: AtLeast0
+    """From sending a request to its arrival; control requests are answered as long after they were carried out."""
     update_weights_s: AtLeast0
     release_memory_s: AtLeast0
     resume_memory_s: AtLeast0

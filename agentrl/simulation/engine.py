@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 
 from agentrl.clock import monotonic
@@ -50,6 +51,7 @@ class SimulatedEngine:
 
     async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:
         self._check_request(input_ids, params)
+        await self._spend(self._law.request_s)
         await self._until(lambda: not (self._paused or self._loading or self._released))
         message = self._speaker(rid, input_ids)[: params.max_new_tokens]
         request = Request(number=next(self._numbers), rid=rid, ids=input_ids, message=message)
@@ -65,58 +67,62 @@ class SimulatedEngine:
             raise
 
     async def abort(self, rid: str | None) -> None:
-        self._check()
-        self._abort(lambda request: rid is None or request.rid.startswith(rid))
+        async with self._request():
+            self._abort(lambda request: rid is None or request.rid.startswith(rid))
 
     async def pause(self) -> None:
-        self._check()
-        self._paused = True
-        self._abort(lambda request: True)
+        async with self._request():
+            self._paused = True
+            self._abort(lambda request: True)
 
     async def resume(self) -> None:
-        self._check()
-        self._paused = False
-        self._notify()
-
-    async def flush_cache(self) -> None:
-        self._check_idle("flush the cache")
-        self._batching.flush()
-
-    async def update_weights(self, path: str, version: int) -> None:
-        self._loading = True
-        try:
-            await self._until(lambda: not self._batching.busy)
-            await self._spend(self._law.update_weights_s)
-            self._batching.flush()
-            self._version = version
-        finally:
-            self._loading = False
+        async with self._request():
+            self._paused = False
             self._notify()
 
+    async def flush_cache(self) -> None:
+        async with self._request():
+            self._check_idle("flush the cache")
+            self._batching.flush()
+
+    async def update_weights(self, path: str, version: int) -> None:
+        async with self._request():
+            self._loading = True
+            try:
+                await self._until(lambda: not self._batching.busy)
+                await self._spend(self._law.update_weights_s)
+                self._batching.flush()
+                self._version = version
+            finally:
+                self._loading = False
+                self._notify()
+
     async def release_memory(self) -> None:
-        self._check_idle("release memory")
-        self._released = True
-        self._batching.flush()
-        await self._spend(self._law.release_memory_s)
+        async with self._request():
+            self._check_idle("release memory")
+            self._released = True
+            self._batching.flush()
+            await self._spend(self._law.release_memory_s)
 
     async def resume_memory(self) -> None:
-        await self._spend(self._law.resume_memory_s)
-        self._released = False
-        self._notify()
+        async with self._request():
+            await self._spend(self._law.resume_memory_s)
+            self._released = False
+            self._notify()
 
     async def load(self) -> EngineLoad:
-        self._check()
-        self._tick()
-        return EngineLoad(
-            num_running=self._batching.num_running,
-            num_queued=self._batching.num_waiting,
-            kv_tokens_used=self._law.kv_tokens - math.floor(self._batching.free_tokens),
-            kv_tokens_capacity=self._law.kv_tokens,
-        )
+        async with self._request():
+            self._tick()
+            return EngineLoad(
+                num_running=self._batching.num_running,
+                num_queued=self._batching.num_waiting,
+                kv_tokens_used=self._law.kv_tokens - math.floor(self._batching.free_tokens),
+                kv_tokens_capacity=self._law.kv_tokens,
+            )
 
     async def version(self) -> int:
-        self._check()
-        return self._version
+        async with self._request():
+            return self._version
 
     async def healthy(self) -> bool:
         return self._alive
@@ -182,6 +188,13 @@ class SimulatedEngine:
             cached_tokens=request.num_cached or 0,
         )
 
+    @asynccontextmanager
+    async def _request(self) -> AsyncIterator[None]:
+        """A control request on its way, and its answer on the way back."""
+        await self._spend(self._law.request_s)
+        yield
+        await self._spend(self._law.request_s)
+
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for a state. Raises EngineError if the engine dies meanwhile."""
         self._check()
@@ -204,7 +217,6 @@ class SimulatedEngine:
             raise EngineError(f"{self._name}: connection refused")
 
     def _check_idle(self, what: str) -> None:
-        self._check()
         self._tick()
         if self._batching.busy:
             raise EngineRequestError(f"{self._name}: cannot {what} while requests run")

@@ -120,6 +120,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def kill(self, node: str) -> None:
         """kill -9: from now on nothing of the node runs. A node that calls this for itself ends at its next await."""
+        if node in self._dead:
+            return
         self._dead.add(node)
         for task in asyncio.all_tasks(self):
             assert isinstance(task, Task)
@@ -257,7 +259,7 @@ def _close(coro: Any) -> None:
             return
         try:
             coro.close()
-        except Exception:
+        except (Exception, BaseExceptionGroup, asyncio.CancelledError):
             # It was dead before: nobody waits for what its last words say.
             continue
 

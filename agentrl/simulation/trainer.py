@@ -55,6 +55,11 @@ class SimulatedTrainer:
     async def restart(self) -> None:
         self._lost.set()
 
+    def die(self) -> None:
+        """As if its processes were killed; whoever keeps it notices."""
+        kill(self.node)
+        self._lost.set()
+
     async def _live(self) -> asyncio.Task[None]:
         """One life, to its end or its death."""
         self.node = f"trainer-{self._epoch}.{next(self._lives)}"

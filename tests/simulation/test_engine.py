@@ -168,7 +168,7 @@ def test_an_engine_that_dies_fails_what_runs_and_whatever_comes() -> None:
 
 def test_busy_time_is_that_with_work() -> None:
     async def main() -> tuple[float, float]:
-        engine = SimulatedEngine("engine-0", law(), silent)
+        engine = SimulatedEngine("engine-0", law("request_s=0"), silent)
         await asyncio.sleep(50)
         began = monotonic()
         await engine.generate("a-0", [1] * 10, SamplingParams(max_new_tokens=1000))
