@@ -34,7 +34,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     generated_tokens: AnyLaw
     """Of one turn."""
     max_turn_tokens: AtLeast1
-    """The agent's own cap of them."""
+    """Cap of them; a message that long is whole."""
     observation_tokens: AnyLaw
     """Of one tool call's output."""
     prompt_tokens: AtLeast1

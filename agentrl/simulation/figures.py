@@ -115,8 +115,8 @@ def drawn(world: World, group: int, member: int, attempt: int) -> Sample:
 
 
 def num_tokens(life: Life, world: World) -> int:
-    """Prompt, messages and observations; the last message has none."""
-    generated = sum(min(turn.generated_tokens, world.workload.max_turn_tokens) for turn in life.turns)
+    """Prompt, messages and observations, of which the last message has none, within the episode's budget."""
+    generated = sum(turn.generated_tokens for turn in life.turns)
     observed = sum(turn.observation_tokens + 1 for turn in life.turns[:-1])
     return min(world.workload.prompt_tokens + generated + observed, world.workload.max_episode_tokens)
 

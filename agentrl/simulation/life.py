@@ -81,7 +81,10 @@ class World:
         z = math.sqrt(share) * common + math.sqrt(1 - share) * random.gauss(0.0, 1.0)
         return tuple(
             Turn(
-                generated_tokens=max(round(workload.generated_tokens.sample(random)), MIN_GENERATED_TOKENS),
+                generated_tokens=min(
+                    max(round(workload.generated_tokens.sample(random)), MIN_GENERATED_TOKENS),
+                    workload.max_turn_tokens,
+                ),
                 observation_tokens=max(round(workload.observation_tokens.sample(random)), 1),
                 tool_s=workload.tool_s.sample(random),
             )
