@@ -75,7 +75,10 @@ class Collector:
     # --- for the controller
 
     async def run(self) -> None:
-        """Launch whenever there is room, until cancelled. Raises ProcessFailed when the circuit breaker trips."""
+        """Launch whenever there is room, until cancelled.
+
+        Raises ProcessFailed when the circuit breaker trips, and when the tasks teach nothing.
+        """
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._wake.wait()
@@ -164,6 +167,11 @@ class Collector:
         closed = self._book.end(launch.group, launch.member, _outcome(result))
         if closed is not None:
             self._close(closed)
+        if problem := self._pool.barren():
+            hint = (
+                "the tasks are too easy or too hard for this model: take others, or schedule.drop_zero_variance=false"
+            )
+            raise ProcessFailed(problem, hint=hint)
         self._refresh()
 
     def _record(self, result: EpisodeResult) -> None:

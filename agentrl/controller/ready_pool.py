@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from agentrl.controller.groups import ClosedGroup
 
+BARREN_ALLOWANCES = 8
+"""Refill allowances used up without one group that has reward variance: then there is nothing to learn."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
@@ -76,6 +79,14 @@ class ReadyPool:
         if len(self._ready) >= self._groups_per_step:
             return True
         return len(self._ready) > 0 and len(self._ready) + len(self._consumed) >= self._max_consumed
+
+    def barren(self) -> str | None:
+        """Why no batch will ever come, or None."""
+        if self._ready or len(self._consumed) < BARREN_ALLOWANCES * self._max_consumed:
+            return None
+        rewards = [reward for group in self._consumed for reward in group.rewards]
+        mean = sum(rewards) / len(rewards)
+        return f"{len(self._consumed)} groups in a row had equal rewards (mean {mean:.2f})"
 
     def take(self) -> Selection:
         """The oldest groups, up to a batch. Call `drop_stale` first; only while `complete`."""

@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.controller.config import Balance
+from agentrl.controller.job import leaves
+from agentrl.errors import ProcessFailed
 from agentrl.ledger.reader import LedgerReader
 from agentrl.observe.events import Event
 from agentrl.simulation.faults import Fault, FaultyRun, Target
@@ -113,3 +115,15 @@ def test_killing_the_same_thing_again_and_again(target: Target) -> None:
     struck = [Fault(at_s=40.0 + 130 * number, target=target, index=number) for number in range(12)]
     run = run_with(scenario(steps=4, machines=["trainer.step_s=60"]), struck, loop_seed=0)
     assert len(run.lives) > 5 if target is Target.CONTROLLER else len(run.lives) == 1
+
+
+@pytest.mark.parametrize("success", [0, 1])
+def test_a_run_whose_tasks_teach_nothing_ends_and_says_so(success: int) -> None:
+    chosen = scenario(
+        laws=[f"success={{law: constant, value: {success}}}"], schedule={"drop_zero_variance": True, "max_refill": 1.0}
+    )
+    with pytest.raises(ExceptionGroup) as caught:
+        run_with(chosen, [], loop_seed=0)
+    (problem,) = leaves(caught.value)
+    assert isinstance(problem, ProcessFailed)
+    assert f"groups in a row had equal rewards (mean {success:.2f})" in problem.message

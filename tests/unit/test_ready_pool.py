@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentrl.controller.groups import ClosedGroup, MemberOutcome
-from agentrl.controller.ready_pool import ReadyPool
+from agentrl.controller.ready_pool import BARREN_ALLOWANCES, ReadyPool
 from agentrl.rollout.verdict import Verdict
 
 
@@ -78,3 +78,14 @@ def test_group_at_the_bound_of_lag_is_kept_and_one_beyond_it_dropped() -> None:
     assert [g.seq for g in ready.drop_stale(4)] == [0]
     assert len(ready) == 1
     assert ready.drop_stale(4) == []
+
+
+def test_many_groups_without_variance_and_none_with_it_teach_nothing() -> None:
+    ready = pool(groups_per_step=2, refill=3.0)
+    for seq in range(BARREN_ALLOWANCES * 6 - 1):
+        ready.add(group(seq, (0.0, 0.0)))
+        assert ready.barren() is None
+    ready.add(group(100, (1.0, 1.0)))
+    assert ready.barren() == "48 groups in a row had equal rewards (mean 0.02)"
+    ready.add(group(101))
+    assert ready.barren() is None
