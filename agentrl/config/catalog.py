@@ -18,6 +18,10 @@ SCHEMA = "agentrl_schema"
 """The typed defaults below the base; made in memory, not a file."""
 
 
+SIMULATED_WORLDS = frozenset({"workload", "hardware"})
+"""Packaged folders that are no groups of a job: laws for `agentrl.simulation`."""
+
+
 @dataclass(frozen=True)
 class Catalog:
     """The search path of one user's file."""
@@ -41,7 +45,7 @@ class Catalog:
         names = {
             child.name for folder in self.folders if folder.is_dir() for child in folder.iterdir() if child.is_dir()
         }
-        return sorted(name for name in names if self.options(name))
+        return sorted(name for name in names - SIMULATED_WORLDS if self.options(name))
 
 
 def catalog_for(file: Path) -> Catalog:
