@@ -53,7 +53,7 @@ async def run_baseline(baseline: Baseline, scenario: Scenario) -> Figures:
         active_time=ActiveTime(),
     )
     verdicts: Counter[str] = Counter()
-    all_tasks = tasks(workload)
+    all_tasks = tasks(workload.prompt_tokens)
 
     async def run_member(group: int, member: int) -> EpisodeResult:
         for attempt in itertools.count():

@@ -9,14 +9,17 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from agentrl.clock import monotonic
 from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import Observer
-from agentrl.simulation.loop import kill, spawn
+from agentrl.simulation.loop import kill, running_loop, spawn
 from agentrl.simulation.run import Scenario, Simulation, build
 from agentrl.simulation.trainer import TrainerDisk
+from agentrl.wire import TrainBatch
 
 
 class Target(StrEnum):
@@ -32,8 +35,11 @@ class Target(StrEnum):
 class Fault:
     """kill -9 of one thing."""
 
-    at_s: float
     target: Target
+    at_s: float | None = None
+    """When, by the clock."""
+    at_round: int | None = None
+    """When, by the loop's rounds, if `at_s` is None."""
     index: int = 0
     """Which engine or sandbox, counted round those that there are."""
 
@@ -54,7 +60,9 @@ class FaultyRun:
         self._ledger = ledger
         self._restart_s = restart_s
         self._observer = observer
-        self.disk = TrainerDisk()
+        self.trained: list[TrainBatch] = []
+        """Every batch that changed the weights, in that order."""
+        self.disk = TrainerDisk(on_checkpoint=self.trained.append)
         self.lives: list[Simulation] = []
         """One for each controller so far."""
         self._died = asyncio.Event()
@@ -62,7 +70,10 @@ class FaultyRun:
 
     async def run(self, faults: Sequence[Fault]) -> None:
         """Until a controller has made the last step. Raises what ends a controller otherwise."""
-        striking = asyncio.create_task(self._strike_all(faults))
+        for fault in faults:
+            if fault.at_round is not None:
+                running_loop().call_at_round(fault.at_round, partial(self._strike, fault))
+        striking = asyncio.create_task(self._strike_by_clock(faults))
         try:
             await self._live()
             while self._died.is_set():
@@ -89,13 +100,15 @@ class FaultyRun:
         self.lives.append(simulation)
         await simulation.run()
 
-    async def _strike_all(self, faults: Sequence[Fault]) -> None:
-        for fault in sorted(faults, key=lambda fault: fault.at_s):
-            await asyncio.sleep(fault.at_s - monotonic())
-            if self.lives and not self._died.is_set():
-                self._strike(fault, self.lives[-1])
+    async def _strike_by_clock(self, faults: Sequence[Fault]) -> None:
+        for at_s, fault in sorted(((f.at_s, f) for f in faults if f.at_s is not None), key=itemgetter(0)):
+            await asyncio.sleep(at_s - monotonic())
+            self._strike(fault)
 
-    def _strike(self, fault: Fault, simulation: Simulation) -> None:
+    def _strike(self, fault: Fault) -> None:
+        if not self.lives or self._died.is_set():
+            return
+        simulation = self.lives[-1]
         match fault.target:
             case Target.ENGINE:
                 names = simulation.engines.names

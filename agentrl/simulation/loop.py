@@ -17,7 +17,7 @@ import inspect
 import math
 import sys
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from random import Random
@@ -105,6 +105,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._dead: set[str] = set()
         self._graveyard: list[Task] = []
         self._callback_error: BaseException | None = None
+        self.num_rounds = 0
+        """Rounds of callbacks so far. Where nothing takes time, this counts what the clock cannot tell apart."""
+        self._at_round: dict[int, Callable[[], None]] = {}
         self._selector = self
         """BaseEventLoop asks its selector to wait: here the clock moves instead."""
         self.set_task_factory(self._make_task)
@@ -115,6 +118,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Seconds since the start of the simulation."""
         return self._now
+
+    def call_at_round(self, number: int, callback: Callable[[], None]) -> None:
+        """Run `callback` between two rounds, before round `number`: also in the middle of one instant."""
+        self._at_round[number] = callback
 
     # --- nodes
 
@@ -141,6 +148,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Between two rounds of callbacks: move the clock if nothing is ready, and shuffle what is."""
         if self._callback_error is not None:
             raise self._callback_error
+        self.num_rounds += 1
+        if (callback := self._at_round.pop(self.num_rounds, None)) is not None:
+            callback()
         if self._dead:
             # What the living did may wake the dead.
             for handle in self._ready:

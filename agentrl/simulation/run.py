@@ -6,6 +6,7 @@ Inside `simulate` only. Everything follows from the configuration, the laws and 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 
@@ -94,7 +95,7 @@ def build(
         config,
         ledger=ledger,
         observer=observer or Observers(),
-        dataset=Dataset(train=tasks(scenario.workload), heldout=()),
+        dataset=Dataset(train=tasks(scenario.workload.prompt_tokens), heldout=()),
         start_weights=weights_path(0),
         chat=SimulatedChat(),
         provider=provider,
@@ -105,13 +106,14 @@ def build(
     return Simulation(world=world, engines=engines, provider=provider, trainer=trainer, brain=brain)
 
 
-def tasks(workload: Workload) -> tuple[Task, ...]:
-    """The tasks of a simulated run; each prompt is as long as the workload says."""
+@lru_cache(maxsize=4)
+def tasks(prompt_tokens: int) -> tuple[Task, ...]:
+    """The tasks of a simulated run, each with a prompt of so many tokens."""
     return tuple(
         Task(
             name=f"task-{number:06d}",
             folder=TASK_FOLDER,
-            instruction=f"task-{number:06d} {workload.prompt_tokens}",
+            instruction=f"task-{number:06d} {prompt_tokens}",
             spec=SandboxSpec(image=Image()),
             verifier_timeout_s=_UNBOUNDED_S,
         )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
 
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.simulation.config import TrainerLaw
@@ -19,16 +22,21 @@ def weights_path(version: int) -> str:
 
 @dataclass(kw_only=True)
 class TrainerDisk:
-    """What outlives a trainer: its checkpoint, and every batch that ever changed the weights."""
+    """What outlives a trainer: its checkpoint."""
 
-    version: int = 0
-    batch_id: str | None = None
-    applied: list[TrainBatch] = field(default_factory=list)
+    report: StepDone | None = None
+    """Of the step that made the weights; None at version 0."""
+    on_checkpoint: Callable[[TrainBatch], None] = lambda _: None
+    """Told of every batch that changes the weights."""
 
-    def checkpoint(self, batch: TrainBatch) -> None:
+    @property
+    def version(self) -> int:
+        return self.report.version if self.report else 0
+
+    def checkpoint(self, batch: TrainBatch, report: StepDone) -> None:
         """At once and whole, as a rename is."""
-        self.version, self.batch_id = batch.step, batch.batch_id
-        self.applied.append(batch)
+        self.report = report
+        self.on_checkpoint(batch)
 
 
 class SimulatedTrainer:
@@ -75,9 +83,13 @@ class SimulatedTrainer:
         return running
 
     async def _train(self) -> None:
-        """From the checkpoint to the end of the run."""
+        """From the checkpoint to the end of the run; what was done is reported before anything is asked for."""
         while True:
-            request = NextRequest(epoch=self._epoch, version=self._disk.version, batch_id=self._disk.batch_id)
+            report = self._disk.report
+            if report is not None:
+                await self._desk.done(msgspec.structs.replace(report, epoch=self._epoch))
+            batch_id = report.batch_id if report else None
+            request = NextRequest(epoch=self._epoch, version=self._disk.version, batch_id=batch_id)
             reply = await self._desk.next(request)
             if isinstance(reply, RunFinished):
                 return
@@ -85,12 +97,11 @@ class SimulatedTrainer:
                 await self._apply(reply)
 
     async def _apply(self, batch: TrainBatch) -> None:
+        assert batch.step == self._disk.version + 1
         tokens = sum(trajectory.num_tokens for trajectory in batch.trajectories)
         step_s = self._law.step_s + self._law.step_per_token_s * tokens
         await asyncio.sleep(step_s)
         self.busy_s += step_s
-        self._disk.checkpoint(batch)
-        await asyncio.sleep(0)
         report = StepDone(
             epoch=self._epoch,
             version=batch.step,
@@ -98,4 +109,5 @@ class SimulatedTrainer:
             weights_path=weights_path(batch.step),
             metrics={"step_s": step_s},
         )
-        await self._desk.done(report)
+        self._disk.checkpoint(batch, report)
+        await asyncio.sleep(0)

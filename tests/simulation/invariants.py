@@ -27,20 +27,20 @@ def check(run: FaultyRun, scenario: Scenario, reader: LedgerReader) -> None:
 
 def steps_are_made_once_and_published(run: FaultyRun, scenario: Scenario, reader: LedgerReader) -> None:
     wanted = list(range(1, scenario.config.schedule.steps + 1))
-    assert [batch.step for batch in run.disk.applied] == wanted
+    assert [batch.step for batch in run.trained] == wanted
     assert [step.step for step in reader.steps()] == wanted
-    assert [step.batch_id for step in reader.steps()] == [batch.batch_id for batch in run.disk.applied]
+    assert [step.batch_id for step in reader.steps()] == [batch.batch_id for batch in run.trained]
     for step in reader.steps():
         assert step.applied_at is not None and step.published_at is not None
         assert step.assigned_at <= step.applied_at <= step.published_at
 
 
 def no_group_is_trained_twice(run: FaultyRun, reader: LedgerReader) -> None:
-    batches = [{trajectory.group for trajectory in batch.trajectories} for batch in run.disk.applied]
+    batches = [{trajectory.group for trajectory in batch.trajectories} for batch in run.trained]
     trained = [group for batch in batches for group in batch]
     assert len(trained) == len(set(trained))
     assert {row.id for row in reader.groups(["batched"])} == set(trained)
-    for batch in run.disk.applied:
+    for batch in run.trained:
         members = [parse_episode(trajectory.episode)[:2] for trajectory in batch.trajectories]
         assert len(members) == len(set(members))
 
@@ -58,7 +58,7 @@ def nothing_is_lost(reader: LedgerReader) -> None:
 
 def every_trained_token_is_what_was_sampled_and_fresh_enough(run: FaultyRun, scenario: Scenario) -> None:
     world = World(scenario.workload, seed=scenario.config.seed)
-    for batch in run.disk.applied:
+    for batch in run.trained:
         for trajectory in batch.trajectories:
             life = world.life(*parse_episode(trajectory.episode))
             assert trajectory.reward == life.reward
@@ -78,7 +78,7 @@ def versions_only_grow(trajectory: Trajectory) -> None:
 
 def no_fault_is_a_reward(run: FaultyRun) -> None:
     lost = {owner for life in run.lives for owner in life.provider.lost}
-    assert all(trajectory.episode not in lost for batch in run.disk.applied for trajectory in batch.trajectories)
+    assert all(trajectory.episode not in lost for batch in run.trained for trajectory in batch.trajectories)
 
 
 def nothing_is_left_open(run: FaultyRun) -> None:
