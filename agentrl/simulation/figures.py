@@ -17,6 +17,9 @@ from agentrl.wire import Trajectory
 WARM_UP_BATCHES = 3
 """Batches after which the steady state is taken to have begun."""
 
+STATES = ("open", "ready", "batched", "dropped")
+"""All states of a group."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
@@ -95,7 +98,8 @@ def of_run(
     steps = reader.steps()
     batches_s = [step.assigned_at - START_S for step in steps]
     trained = [_trained(trajectory, lost) for step in steps for trajectory in reader.load_batch(step.step)]
-    attempts = [parse_episode(row.id) for row in reader.episodes()]
+    in_time = {row.id for row in reader.groups(STATES) if row.opened_at < steps[-1].assigned_at}
+    attempts = [parse_episode(row.id) for row in reader.episodes() if row.group in in_time]
     launched = [drawn(world, *who) for who in attempts if who[2] == 0]
     return figures(
         batches_s=batches_s,

@@ -55,12 +55,11 @@ def run_with(chosen: Scenario, faults: list[Fault], *, loop_seed: int) -> Faulty
         return simulate(main(), seed=loop_seed, horizon_s=HORIZON_S)
 
 
+targets, indices = st.sampled_from(list(Target)), st.integers(0, 40)
 faults = st.lists(
-    st.builds(
-        Fault,
-        at_s=st.integers(0, 2500).map(float),
-        target=st.sampled_from(list(Target)),
-        index=st.integers(0, 40),
+    st.one_of(
+        st.builds(Fault, at_s=st.integers(0, 2500).map(float), target=targets, index=indices),
+        st.builds(Fault, at_round=st.integers(0, 6000), target=targets, index=indices),
     ),
     max_size=8,
 )

@@ -1,0 +1,28 @@
+"""Every named policy runs, on the same episodes, and none pays with lies or losses."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentrl.simulation.policies import STEADY_STEPS, Policy, measure
+from tests.simulation.small import hardware, workload
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_a_policy_has_its_figures(policy: Policy) -> None:
+    figures = measure(policy, workload(), hardware(), seed=0)
+    assert len(figures.batches_s) == (STEADY_STEPS if policy is Policy.STEADY else 1)
+    assert (figures.steady_s is not None) == (policy is Policy.STEADY)
+    assert (figures.infra_as_reward, figures.lost) == (0, 0)
+    assert 0 < figures.cold_s < 3600
+
+
+def test_keeping_all_has_no_bias_and_over_provision_is_sooner() -> None:
+    laws, machines = workload("groups=8", "turns.median=8", "failure_share_hygiene=0"), hardware()
+    keep, over = (measure(policy, laws, machines, seed=3) for policy in (Policy.KEEP_ALL, Policy.OVER))
+    assert (keep.bias_turns, keep.bias_tokens) == (0, 0)
+    assert over.cold_s < keep.cold_s
+
+
+def test_equal_seeds_are_equal_figures() -> None:
+    assert measure(Policy.OVER, workload(), hardware(), seed=5) == measure(Policy.OVER, workload(), hardware(), seed=5)
