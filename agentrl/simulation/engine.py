@@ -41,6 +41,7 @@ class SimulatedEngine:
         self._timer: asyncio.TimerHandle | None = None
         self._paused = self._loading = self._released = False
         self._alive = True
+        self._hangs = False
         self._changed = asyncio.Event()
 
     @property
@@ -149,10 +150,17 @@ class SimulatedEngine:
         self._tick()
         self._notify()
 
+    def hang(self) -> None:
+        """As if the server had stopped without dying: connections stand, nothing is answered."""
+        self._tick()
+        self._hangs = True
+
     # --- inside
 
     def _tick(self) -> None:
         """Catch up with the clock, answer what has ended, and come back when something else happens."""
+        if self._hangs:
+            return
         now = monotonic()
         self._answer(self._batching.tick(now))
         when = self._batching.next_event()
@@ -203,9 +211,11 @@ class SimulatedEngine:
             self._check()
 
     async def _spend(self, seconds: float) -> None:
-        """Take time. Raises EngineError if the engine is dead then."""
+        """Take time. Raises EngineError if the engine is dead then; does not return if it hangs."""
         self._check()
         await asyncio.sleep(seconds)
+        while self._hangs and self._alive:
+            await self._changed.wait()
         self._check()
 
     def _notify(self) -> None:

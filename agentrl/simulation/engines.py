@@ -34,6 +34,11 @@ class SimulatedEngines:
             engine.die()
             self._lost[role].set()
 
+    def hang(self, role: str) -> None:
+        """The server stops answering; its process is there, so only deadlines tell."""
+        if engine := self._up.get(role):
+            engine.hang()
+
     async def keep(self, fleet: Fleet) -> None:
         async with asyncio.TaskGroup() as group:
             for role in self._lost:

@@ -1,4 +1,4 @@
-"""A run whose parts are killed as they please: what must still hold then is in the tests that use this.
+"""A run whose parts fail as they please: what must still hold then is in the tests that use this.
 
 The ledger and the trainer's disk outlive everything; all else starts again when the controller does.
 """
@@ -23,9 +23,10 @@ from agentrl.wire import TrainBatch
 
 
 class Target(StrEnum):
-    """What can be killed."""
+    """What can be killed; and an engine can hang."""
 
     ENGINE = "engine"
+    HANG = "hang"
     SANDBOX = "sandbox"
     TRAINER = "trainer"
     CONTROLLER = "controller"
@@ -33,7 +34,7 @@ class Target(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """kill -9 of one thing."""
+    """One thing goes wrong."""
 
     target: Target
     at_s: float | None = None
@@ -110,9 +111,10 @@ class FaultyRun:
             return
         simulation = self.lives[-1]
         match fault.target:
-            case Target.ENGINE:
-                names = simulation.engines.names
-                simulation.engines.kill(names[fault.index % len(names)])
+            case Target.ENGINE | Target.HANG:
+                engines = simulation.engines
+                name = engines.names[fault.index % len(engines.names)]
+                (engines.kill if fault.target is Target.ENGINE else engines.hang)(name)
             case Target.SANDBOX:
                 if sandboxes := simulation.provider.open:
                     sandboxes[fault.index % len(sandboxes)].die("killed")

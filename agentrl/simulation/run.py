@@ -32,6 +32,7 @@ from agentrl.trainer.config import AlgorithmConfig, TrainerConfig
 
 TASK_FOLDER = Path(__file__).resolve().parent / "task"
 _NUM_TASKS = 4096
+_NUM_HELDOUT = 32
 _UNBOUNDED_S = 7 * 86_400.0
 """Deadlines that the reference workload does not have."""
 
@@ -95,7 +96,7 @@ def build(
         config,
         ledger=ledger,
         observer=observer or Observers(),
-        dataset=Dataset(train=tasks(scenario.workload.prompt_tokens), heldout=()),
+        dataset=_dataset(scenario.workload.prompt_tokens),
         start_weights=weights_path(0),
         chat=SimulatedChat(),
         provider=provider,
@@ -104,6 +105,11 @@ def build(
     )
     trainer = SimulatedTrainer(hardware.trainer, desk=brain.desk, epoch=ledger.epoch, disk=disk or TrainerDisk())
     return Simulation(world=world, engines=engines, provider=provider, trainer=trainer, brain=brain)
+
+
+def _dataset(prompt_tokens: int) -> Dataset:
+    made = tasks(prompt_tokens)
+    return Dataset(train=made[_NUM_HELDOUT:], heldout=made[:_NUM_HELDOUT])
 
 
 @lru_cache(maxsize=4)

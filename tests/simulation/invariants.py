@@ -23,6 +23,7 @@ def check(run: FaultyRun, scenario: Scenario, reader: LedgerReader) -> None:
     every_trained_token_is_what_was_sampled_and_fresh_enough(run, scenario)
     no_fault_is_a_reward(run)
     nothing_is_left_open(run)
+    evaluations_are_whole(scenario, reader)
 
 
 def steps_are_made_once_and_published(run: FaultyRun, scenario: Scenario, reader: LedgerReader) -> None:
@@ -86,3 +87,10 @@ def nothing_is_left_open(run: FaultyRun) -> None:
     last = run.lives[-1]
     assert last.provider.open == ()
     assert last.brain.collector.num_live == 0
+
+
+def evaluations_are_whole(scenario: Scenario, reader: LedgerReader) -> None:
+    """Each label once, with all its tasks."""
+    num_tasks = scenario.config.schedule.eval_tasks
+    labels = [row.label for row in reader.evaluations()]
+    assert sorted(labels) == sorted(["before", "after"] * num_tasks)

@@ -34,5 +34,9 @@ def scenario(
     """`schedule` replaces fields of the job's schedule."""
     drawn, built = workload(*laws), hardware(*machines)
     config = reference_config(drawn, built, seed=seed, steps=steps, window_groups=window_groups, live=live)
-    config = replace(config, schedule=replace(config.schedule, **(schedule or {})))
+    config = replace(
+        config,
+        schedule=replace(config.schedule, **(schedule or {})),
+        agent=replace(config.agent, turn_timeout_s=3600.0),
+    )
     return Scenario(config=config, workload=drawn, hardware=built)

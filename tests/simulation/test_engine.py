@@ -166,6 +166,23 @@ def test_an_engine_that_dies_fails_what_runs_and_whatever_comes() -> None:
     simulate(main(), seed=0)
 
 
+def test_an_engine_that_hangs_answers_nothing_and_can_still_be_killed() -> None:
+    async def main() -> None:
+        engine = SimulatedEngine("engine-0", law(), silent)
+        running = asyncio.create_task(engine.generate("a-0", [1], SamplingParams(max_new_tokens=100)))
+        await asyncio.sleep(0.1)
+        engine.hang()
+        for asked in (engine.version(), engine.pause(), engine.generate("a-1", [1], SamplingParams(max_new_tokens=1))):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asked, timeout=60)
+        assert not running.done()
+        engine.die()
+        with pytest.raises(EngineError):
+            await running
+
+    simulate(main(), seed=0)
+
+
 def test_busy_time_is_that_with_work() -> None:
     async def main() -> tuple[float, float]:
         engine = SimulatedEngine("engine-0", law("request_s=0"), silent)

@@ -98,6 +98,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
             "drop_zero_variance": draw(st.booleans()),
             "max_refill": draw(st.sampled_from([1.0, 3.0])),
             "max_infra_retries": draw(st.sampled_from([0, 1, 3])),
+            "eval_tasks": draw(st.sampled_from([0, 3])),
             "stall_timeout_s": 7200.0,
         },
     }
