@@ -7,6 +7,7 @@ suspended generation returns what it has; the loop keeps it and asks for the res
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -25,6 +26,9 @@ from agentrl.sandbox.provider import Sandbox, SandboxProvider
 from agentrl.tasks.task import Task
 from agentrl.tasks.verifier import verify
 from agentrl.wire import Segment, Trajectory
+
+
+log = logging.getLogger(__name__)
 
 
 class Sampler(Protocol):
@@ -132,7 +136,11 @@ class EpisodeRunner:
             evidence = await self._attempt(attempt, sandbox)
         finally:
             self._sampler.forget(spec.episode)
-            await sandbox.close()
+            try:
+                await sandbox.close()
+            except SandboxError as error:
+                # The verdict stands; what is left of the sandbox goes when the provider closes.
+                log.warning("%s", error)
         return self._result(attempt, evidence)
 
     async def _attempt(self, attempt: _Attempt, sandbox: Sandbox) -> Evidence:

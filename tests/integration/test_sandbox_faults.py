@@ -411,3 +411,28 @@ def test_an_owner_without_privileges_gets_sandboxes_too(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "b'0\\n' True 0 True\n", done.stderr
     assert processes_like("sleep 615.5") == [] and records(tmp_path) == []
+
+
+async def test_closing_while_commands_begin_never_hangs(provider: BubblewrapProvider) -> None:
+    for delay_steps in range(40):
+        sandbox = await provider.create(SPEC)
+        commands = [asyncio.create_task(sandbox.exec("true", timeout_s=60)) for _ in range(3)]
+        for _ in range(delay_steps):
+            await sandbox.probe() if delay_steps % 10 == 9 else await asyncio.sleep(0)
+        for command in commands:
+            command.cancel()
+        await asyncio.gather(*commands, return_exceptions=True)
+        async with asyncio.timeout(20):
+            await sandbox.close()
+
+
+async def test_starts_that_are_cancelled_at_any_moment_leave_the_others_alone(provider: BubblewrapProvider) -> None:
+    witness = await provider.create(SPEC)
+    for delay_ms in range(0, 40, 2):
+        starting = asyncio.create_task(provider.create(SPEC))
+        await asyncio.wait({starting}, timeout=delay_ms / 1000)
+        starting.cancel()
+        (made,) = await asyncio.gather(starting, return_exceptions=True)
+        if isinstance(made, BubblewrapSandbox):
+            await made.close()
+    assert (await witness.exec("echo here", timeout_s=60)).stdout == b"here\n"

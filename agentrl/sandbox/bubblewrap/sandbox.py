@@ -16,6 +16,7 @@ from agentrl.sandbox.provider import ExecResult, Image
 
 FILE_TIMEOUT_S = 30.0
 """For one transfer of files, or any other request that is not a command."""
+_CLOSE_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 10.0
 MAX_UPLOAD_BYTES = 64 << 20
 
@@ -130,12 +131,15 @@ class BubblewrapSandbox:
         self._closed = True
         try:
             if not self._link.lost:
-                header, _ = await self._link.request("close", box=self._id)
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    header, _ = await self._link.request("close", box=self._id)
                 if header["problem"]:
                     raise SandboxError(f"sandbox {self._id}: {header['problem']}")
         except SandboxError:
             if not self._link.lost:  # else it died with its supervisor
                 raise
+        except TimeoutError as error:
+            raise SandboxError(f"sandbox {self._id}: not closed after {_CLOSE_TIMEOUT_S:g} s") from error
         finally:
             self._on_closed()
 

@@ -61,6 +61,7 @@ class Box:
         self._pending = {start_id}
         self._closing: list[int] = []
         self._frozen = False
+        self._outer_gone = False
         self._launched = launch(argv, ids, cgroup)
         self._outer_fd = os.pidfd_open(self._launched.pid)
         reactor.on_readable(self._outer_fd, self._outer_ended)
@@ -113,8 +114,15 @@ class Box:
         self._reason = reason
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._room.pidfd if self._room else self._outer_fd, signal.SIGKILL)
+        self._reap_while_dying()
         if self._frozen and self._cgroup.freezes:
             self._cgroup.freeze(False)  # the kill reached the sandbox; bwrap must run to see that
+
+    def _reap_while_dying(self) -> None:
+        """The sandbox's first process ends only when all others in it are reaped; those of a dead door are ours."""
+        if not self._outer_gone:
+            self._reap()
+            self._reactor.call_later(_REMOVE_RETRY_S, self._reap_while_dying)
 
     def _first_process_runs(self) -> None:
         if not os.read(self._launched.up_fd, 16):
@@ -122,7 +130,12 @@ class Box:
             return  # its end: bwrap failed, and says so when it has ended
         first_pid = json.loads(os.read(self._launched.info_fd, 4096))["child-pid"]
         self._reactor.forget(self._launched.up_fd)
-        self._room = Room(os.pidfd_open(first_pid), self._ids.ranged, self._cgroup, self._limits, self._rlimits)
+        try:
+            pidfd = os.pidfd_open(first_pid)
+        except OSError as error:  # killed since it said that it runs
+            self.kill(f"its first process is gone: {error}")
+            return
+        self._room = Room(pidfd, self._ids.ranged, self._cgroup, self._limits, self._rlimits)
         try:
             self._door_pid, sock = open_door(self._room)
         except OSError as error:
@@ -153,6 +166,7 @@ class Box:
 
     def _outer_ended(self) -> None:
         """bwrap ends after the first process, or takes it along."""
+        self._outer_gone = True
         self._reactor.forget(self._outer_fd)
         status = os.waitpid(self._launched.pid, 0)[1]
         if self._reason is None:
