@@ -62,8 +62,9 @@ def generate(
 
     try:
         write_tasks(FAMILIES[_family(family)](count, seed), out)
-    except FileExistsError as error:
-        raise UserError(str(error), hint="give a folder that does not exist") from error
+    except OSError as error:
+        problem = f"{out}: cannot be written: {error.strerror}" if error.strerror else str(error)
+        raise UserError(problem, hint="give a folder that does not exist, where you may write") from error
     except ValueError as error:
         raise UserError(str(error)) from error
     print(f"{count} tasks in {out}")

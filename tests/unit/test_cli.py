@@ -219,3 +219,11 @@ def test_debug_shows_the_traceback(agentrl: Agentrl, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "argv", ["agentrl", "show", "none.yaml"])
     with pytest.raises(UserError):
         main()
+
+
+def test_tasks_for_a_folder_that_cannot_be_written_are_one_line(agentrl: Agentrl) -> None:
+    (agentrl.folder / "file").write_text("")
+    for target in ("/proc/x", "file/x", "file/x/y"):
+        result = agentrl("tasks", "generate", "boxes", target, "--count", "1")
+        assert result.code == 2 and result.out == ""
+        assert f"{target}: cannot be written: " in result.err and result.err.count("\n") == 1

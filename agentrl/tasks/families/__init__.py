@@ -42,17 +42,21 @@ def digest(tasks: list[TaskFiles]) -> str:
 def write_tasks(tasks: list[TaskFiles], out: Path) -> None:
     """Write one folder per task under `out`, which must not exist yet: it appears complete, or not at all.
 
-    The same tasks give the same bytes and modes. Raises FileExistsError.
+    The same tasks give the same bytes and modes. Raises FileExistsError, and OSError where nothing can be written.
     """
     if out.exists():
         raise FileExistsError(f"{out} is there already")
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
-    for task in tasks:
-        for path, content in task.files.items():
-            _write(partial / task.name / _safe(path), content)
-    partial.rename(out)
+    try:
+        for task in tasks:
+            for path, content in task.files.items():
+                _write(partial / task.name / _safe(path), content)
+        partial.rename(out)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def _safe(path: str) -> PurePosixPath:
