@@ -19,12 +19,14 @@ from agentrl.errors import UserError
 
 
 def usable_file(file: Path) -> Path:
-    """The file's absolute path. Raises UserError if there is none, it is a folder, or not named *.yaml."""
+    """The file's absolute path. Raises UserError if there is none, it is no regular file, or not named *.yaml."""
     path = absolute(file)
     if path.is_dir():
         raise UserError(f"{file}: is a folder", hint=_yaml_files_hint(path, "give one of its files"))
     if not path.exists():
         raise UserError(f"{file}: no such file", hint=_similar_file_hint(path))
+    if not path.is_file():  # reading a FIFO or a device would never end
+        raise UserError(f"{file}: is not a regular file", hint="give a YAML file")
     if path.suffix != ".yaml":
         raise UserError(f"{file}: must be named *.yaml", hint=f"rename it to {path.stem}.yaml")
     if path.stem in (BASE, SCHEMA):

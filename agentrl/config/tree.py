@@ -46,7 +46,7 @@ def read(path: Path) -> JobConfig:
     """The config that `to_text` wrote to `path`. Raises UserError if the file is not there or is not one."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise UserError(f"{path}: not a resolved configuration", hint="expected the config.yaml of a run directory")

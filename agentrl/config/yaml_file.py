@@ -28,6 +28,8 @@ _TAGS: dict[type[yaml.Node], set[str]] = {
     yaml.SequenceNode: {_STANDARD_TAG + "seq"},
     yaml.MappingNode: {_STANDARD_TAG + "map"},
 }
+_MAX_DEPTH = 20
+_DEPTH_HINT = "settings are at most a few levels deep"
 _KEY_TAGS = {_STANDARD_TAG + name for name in ("str", "int", "float", "bool", "merge")}
 
 
@@ -150,7 +152,24 @@ class YamlFile:
 def read_yaml(path: Path, shown: str) -> YamlFile:
     """Read a file. Raises UserError if it cannot be read, is not YAML, is empty or holds no mapping."""
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=get_yaml_loader())
+        root = _compose(path, shown)
+    except RecursionError as error:
+        raise UserError(f"{shown}: is nested too deeply", hint=_DEPTH_HINT) from error
+    if root is None:
+        raise UserError(f"{shown}: is empty", hint="begin with `defaults: [agentrl, _self_]`")
+    if not isinstance(root, yaml.MappingNode):
+        raise UserError(f"{shown}: holds no settings at its top level", hint="expected lines like `key: value`")
+    file = YamlFile(path, shown, root)
+    _check_structure(file, root, set(), 0)
+    return file
+
+
+def _compose(path: Path, shown: str) -> yaml.Node | None:
+    """The file's nodes, None if it is empty. Raises UserError if it is no regular file, unreadable or not YAML."""
+    if path.exists() and not path.is_file():  # a FIFO never ends
+        raise UserError(f"{shown}: is not a regular file")
+    try:
+        root: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=get_yaml_loader())
     except UnicodeDecodeError as error:
         raise UserError(f"{shown}: is not UTF-8 text") from error
     except OSError as error:
@@ -161,27 +180,23 @@ def read_yaml(path: Path, shown: str) -> YamlFile:
         raise UserError(f"{shown}{line}: is not YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise UserError(f"{shown}: is not YAML: {' '.join(str(error).split())}") from error
-    if root is None:
-        raise UserError(f"{shown}: is empty", hint="begin with `defaults: [agentrl, _self_]`")
-    if not isinstance(root, yaml.MappingNode):
-        raise UserError(f"{shown}: holds no settings at its top level", hint="expected lines like `key: value`")
-    file = YamlFile(path, shown, root)
-    _check_structure(file, root, set())
-    return file
+    return root
 
 
-def _check_structure(file: YamlFile, node: yaml.Node, done: set[int]) -> None:
+def _check_structure(file: YamlFile, node: yaml.Node, done: set[int], depth: int) -> None:
     """Refuses what reading the file into values would refuse in many lines, or do in silence. Visits a node once."""
     if id(node) in done:
         return
     done.add(id(node))
+    if depth > _MAX_DEPTH:  # Hydra reads the file again and would end in a RecursionError
+        raise UserError(f"{file.where(node)}: is nested too deeply", hint=_DEPTH_HINT)
     if node.tag not in _TAGS[type(node)]:
         raise UserError(f"{file.where(node)}: the tag {node.tag.removeprefix(_STANDARD_TAG)} means nothing here")
     if isinstance(node, yaml.ScalarNode):
         _check_interpolation(file, node)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _check_structure(file, item, done)
+            _check_structure(file, item, done, depth + 1)
     else:
         seen: set[str] = set()
         for key, value in node.value:
@@ -190,7 +205,7 @@ def _check_structure(file: YamlFile, node: yaml.Node, done: set[int]) -> None:
             if key.value in seen:
                 raise UserError(f"{file.where(key)}: '{key.value}' is set twice", hint="YAML would keep only the last")
             seen.add(key.value)
-            _check_structure(file, value, done)
+            _check_structure(file, value, done, depth + 1)
 
 
 def _check_interpolation(file: YamlFile, node: yaml.ScalarNode) -> None:

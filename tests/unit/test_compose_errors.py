@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -275,6 +276,20 @@ def test_the_bases_name_is_taken(tmp_path: Path) -> None:
 def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "exp.yaml").write_bytes(b"name: \xff\n")
     assert "is not UTF-8 text" in message_of(tmp_path / "exp.yaml", [])
+
+
+@pytest.mark.parametrize("depth", [25, 300, 5000])
+def test_deep_nesting_is_one_line(tmp_path: Path, depth: int) -> None:
+    for text in (f"seed: {'[' * depth}{']' * depth}\n", f"seed: {'{a: ' * depth}1{'}' * depth}\n"):
+        (tmp_path / "exp.yaml").write_text(BASE + text)
+        assert "is nested too deeply" in message_of(tmp_path / "exp.yaml", [])
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "device.yaml").symlink_to("/dev/zero")
+    for name in ("pipe.yaml", "device.yaml"):
+        assert f"{name}: is not a regular file" in message_of(tmp_path / name, [])
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
