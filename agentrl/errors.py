@@ -39,6 +39,10 @@ class TaskError(AgentrlError, ValueError):
     """A task folder that cannot be read, or that this backend cannot run."""
 
 
+class LedgerError(AgentrlError, OSError):
+    """The ledger cannot be written: the disk is full, or its folder is gone."""
+
+
 class ProcessFailed(AgentrlError, RuntimeError):
     """A supervised process (engine, trainer) ended and may not be restarted again."""
 

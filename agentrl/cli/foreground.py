@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shlex
 import signal
@@ -24,11 +25,16 @@ EXIT_INTERRUPTED = 130
 def drive(run: RunDirectory, config: JobConfig, view: LiveView) -> int:
     """Hold the run, run it to its end, say how it went. Returns the exit code: 0 finished, 1 failed, 130 stopped."""
     from agentrl.controller.job import Outcome
+    from agentrl.observe.events import Observers
+    from agentrl.observe.plain import PlainLines
 
     run.hold()
-    observer = _observer(view, config.observe.refresh_s)
-    ended = asyncio.run(_run(run, config, observer))
-    _report(run, config, ended, observer, as_json=view is LiveView.json)
+    run.logs.mkdir(exist_ok=True)
+    with (run.logs / "controller.log").open("a", encoding="utf-8") as log:
+        logging.basicConfig(stream=log, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        observer = Observers(PlainLines(log), _observer(view, config.observe.refresh_s))
+        ended = asyncio.run(_run(run, config, observer))
+        _report(run, config, ended, observer, as_json=view is LiveView.json)
     return {Outcome.FINISHED: 0, Outcome.STOPPED: EXIT_INTERRUPTED, Outcome.FAILED: 1}[ended.outcome]
 
 
@@ -68,17 +74,21 @@ def _report(run: RunDirectory, config: JobConfig, ended: Ended, observer: Observ
     """Write the summary files and print the last words."""
     from agentrl.controller.summary import as_text, summarise
     from agentrl.ledger.reader import LedgerReader
-    from agentrl.observe.events import RunEnded
+    from agentrl.observe.events import RunEnded, Warned
+    from agentrl.observe.plain import write_line
 
     reader = LedgerReader.open(run.ledger)
     summary = summarise(reader, name=run.name, seed=config.seed)
     reader.close()
     text = as_text(summary, str(run.path))
-    run.summary_json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    run.summary_text.write_text(text, encoding="utf-8")
+    try:
+        run.summary_json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        run.summary_text.write_text(text, encoding="utf-8")
+    except OSError as error:
+        observer.emit(Warned(message=f"the summary could not be written: {error}"))
     observer.emit(RunEnded(status=ended.outcome.value, detail=ended.detail, summary=summary))
     if as_json:
         return
-    print(f"\n{text}", end="")
+    write_line(sys.stdout, f"\n{text}")
     if ended.outcome.value != "finished":
-        print(f"\nGo on with: agentrl resume {shlex.quote(str(run.path))}")
+        write_line(sys.stdout, f"Go on with: agentrl resume {shlex.quote(str(run.path))}")

@@ -40,7 +40,10 @@ def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption 
     directory = RunDirectory.find(run, runs_dir)
     config = directory.load_config()
     if _overview(directory)["status"] == "finished":
-        print(f"{directory.name} has finished all its {config.schedule.steps} steps; there is nothing to resume")
+        if json_:
+            status(run, runs_dir, json_=True)
+        else:
+            print(f"{directory.name} has finished all its {config.schedule.steps} steps; there is nothing to resume")
         return 0
     preflight(config)
     return drive(directory, config, LiveView.json if json_ else config.observe.live)
@@ -90,6 +93,8 @@ def ps(runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
     """List the runs, oldest first."""
     from agentrl.controller.run_directory import RunDirectory
 
+    if runs_dir != _RUNS and not runs_dir.is_dir():
+        raise UserError(f"--runs-dir: {runs_dir} is not a folder")
     rows = [_overview(directory) for directory in RunDirectory.all(runs_dir)]
     if json_:
         print(json.dumps(rows, indent=2))
@@ -164,7 +169,9 @@ def logs(
     run: RunArgument,
     role: Annotated[str | None, typer.Option("--role", "-r", help="Process: engine-0, trainer, model.")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines from the end of each log.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing what is added.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run ends.")
+    ] = False,
     runs_dir: RunsDirOption = _RUNS,
 ) -> None:
     """Print the output of a run's processes."""
@@ -177,9 +184,10 @@ def logs(
     chosen = files if role is None else {role: files[role]}
     ends = {name: _print_tail(name, path, lines) for name, path in chosen.items()}
     while follow:
+        follow = directory.holder() is not None
         for name, path in chosen.items():
             ends[name] = _print_from(name, path, ends[name])
-        time.sleep(0.5)
+        time.sleep(0.5 if follow else 0.0)
 
 
 def _print_tail(name: str, path: Path, num_lines: int) -> int:

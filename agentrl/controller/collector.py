@@ -163,7 +163,7 @@ class Collector:
         self._record(result)
         self._breaker.add(result.verdict, result.cause)
         if problem := self._breaker.tripped():
-            raise ProcessFailed(problem, hint=f"`agentrl status` and the ledger's evidence of {spec.episode} say more")
+            raise ProcessFailed(problem, hint="the table `episodes` of ledger.sqlite holds the evidence")
         closed = self._book.end(launch.group, launch.member, _outcome(result))
         if closed is not None:
             self._close(closed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -23,12 +24,12 @@ from agentrl.controller.records import LedgerRecords
 from agentrl.controller.recovery import Recovered
 from agentrl.controller.run_directory import RunDirectory
 from agentrl.controller.supervise import EngineSupervisors, TrainerSupervisor, log_tail
-from agentrl.errors import AgentrlError, ProcessFailed
+from agentrl.errors import AgentrlError, LedgerError, ProcessFailed
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.model.config import Recipe
 from agentrl.model.prepare import PrepareJob, check_folder
-from agentrl.observe.events import Observer, Observers, Phase, RunStarted
+from agentrl.observe.events import Evaluated, Event, Observer, Observers, Phase, Published, RunStarted
 from agentrl.observe.files import MetricsFile
 from agentrl.rollout.chat import Chat
 from agentrl.sandbox.bubblewrap.provider import BubblewrapProvider
@@ -63,22 +64,23 @@ async def run_job(run: RunDirectory, config: JobConfig, observer: Observer, stop
     began = monotonic()
     spent_s = float(LedgerReader.of(ledger).meta("wall_s") or 0.0)
     ledger.set_meta("status", "running")
-    observer = Observers(observer, metrics)
+    observer = Observers(observer, metrics, _WallTime(ledger, spent_s))
     outcome, detail = Outcome.FAILED, "internal error"
     try:
         running = asyncio.create_task(_run(run, config, ledger, observer), name="run")
         outcome, detail = await _until_ended(running, stop, observer)
         return Ended(outcome, detail)
     finally:
-        ledger.set_meta("wall_s", str(spent_s + monotonic() - began))
-        ledger.set_meta("status", outcome.value)
-        ledger.set_meta("detail", detail)
+        with contextlib.suppress(LedgerError):  # a full disk is said already; the run counts as one without controller
+            ledger.set_meta("wall_s", str(spent_s + monotonic() - began))
+            ledger.set_meta("status", outcome.value)
+            ledger.set_meta("detail", detail)
         metrics.close()
         ledger.close()
 
 
 async def _until_ended(running: asyncio.Task[None], stop: asyncio.Event, observer: Observer) -> tuple[Outcome, str]:
-    """Wait for the run, or cancel it when `stop` is set. Errors that are not ours are bugs and go on as they are."""
+    """Wait for the run, or cancel it when `stop` is set. Errors that are neither ours nor the machine's are bugs."""
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not running.done():
@@ -92,9 +94,21 @@ async def _until_ended(running: asyncio.Task[None], stop: asyncio.Event, observe
     if error is None:
         return Outcome.FINISHED, ""
     problems = list(leaves(error))
-    if not all(isinstance(problem, AgentrlError) for problem in problems):
+    if not all(isinstance(problem, AgentrlError | OSError) for problem in problems):
         raise error
     return Outcome.FAILED, "; ".join(str(problem) for problem in problems)
+
+
+class _WallTime:
+    """Keeps the time that a run took in its ledger, so that a killed controller loses only a step's."""
+
+    def __init__(self, ledger: Ledger, spent_s: float) -> None:
+        self._ledger = ledger
+        self._origin = monotonic() - spent_s
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Evaluated | Published):
+            self._ledger.set_meta("wall_s", str(monotonic() - self._origin))
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -21,6 +21,11 @@ from agentrl.tasks.task import Task
 def preflight(config: JobConfig) -> list[str]:
     """Returns warnings. Raises UserError for what would make the run fail, or every episode be empty."""
     check_host()
+    return check_inputs(config)
+
+
+def check_inputs(config: JobConfig) -> list[str]:
+    """The user's model and tasks. Returns warnings; raises UserError."""
     chat = Chat.load(check_folder(config.model)) if config.model.recipe is Recipe.none else None
     with tempfile.TemporaryDirectory(prefix="agentrl-preflight-") as folder:
         dataset = load_dataset(config.tasks, workspace=Path(folder))

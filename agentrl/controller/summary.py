@@ -56,17 +56,18 @@ def _lag(steps: Sequence[StepRow], key: str, reduce: Any) -> float | None:
 
 
 def as_text(summary: dict[str, Any], directory: str) -> str:
-    """The summary as Markdown that also reads well on a terminal."""
-    times = summary["time_to_batch_s"]
-    lag = summary["policy_lag"]
+    """The summary as Markdown that also reads well on a terminal. What is not known yet is a dash."""
+    times = {key: _or_dash(value, " s") for key, value in summary["time_to_batch_s"].items()}
+    lag = {key: _or_dash(value) for key, value in summary["policy_lag"].items()}
+    first, last = _or_dash(summary["reward_first"]), _or_dash(summary["reward_last"])
     lines = [
         f"# {summary['name']}: {summary['status']}",
         "",
         f"- steps: {summary['steps']}, seed {summary['seed']}, {summary['wall_s']} s of wall time",
-        f"- mean sampled reward: {summary['reward_first']} (first 3 steps) -> {summary['reward_last']} (last 3)",
-        f"- by step: {sparkline(summary['rewards'])}",
+        f"- mean sampled reward: {first} (first 3 steps) -> {last} (last 3)",
+        f"- by step: {sparkline(summary['rewards']) or '-'}",
         *[f"- greedy success on held-out tasks, {k}: {v}" for k, v in summary["greedy_heldout"].items()],
-        f"- time to batch: mean {times['mean']} s, p50 {times['p50']} s, p95 {times['p95']} s",
+        f"- time to batch: mean {times['mean']}, p50 {times['p50']}, p95 {times['p95']}",
         f"- verdicts: {_counts(summary['verdicts'])}",
         f"- groups dropped: {_counts(summary['groups_dropped'])}",
         f"- policy lag: p50 {lag['p50']}, max {lag['max']}",
@@ -74,6 +75,10 @@ def as_text(summary: dict[str, Any], directory: str) -> str:
         f"Everything lies in {directory}: config.yaml, ledger.sqlite, metrics.jsonl, logs/, weights/, checkpoints/.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _or_dash(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value}{unit}"
 
 
 def _counts(counts: dict[str, int]) -> str:

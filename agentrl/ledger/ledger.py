@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.clock import wall
-from agentrl.errors import Superseded
+from agentrl.errors import LedgerError, Superseded
 from agentrl.ledger.database import connect, read_meta, schema_version, write_meta
 from agentrl.ledger.rows import EvaluationRow, ProcessRow, StepRow
 from agentrl.ledger.schema import SCHEMA_VERSION, TABLES
@@ -45,17 +45,21 @@ class Ledger:
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that commits only while this controller's epoch is the ledger's."""
-        self._db.execute("BEGIN IMMEDIATE")
+        """A transaction that commits only while this controller's epoch is the ledger's. Raises LedgerError."""
         try:
-            current = int(read_meta(self._db, "epoch") or 0)
-            if current != self.epoch:
-                raise Superseded(f"controller of epoch {self.epoch} was superseded by epoch {current}")
-            yield self._db
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                current = int(read_meta(self._db, "epoch") or 0)
+                if current != self.epoch:
+                    raise Superseded(f"controller of epoch {self.epoch} was superseded by epoch {current}")
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.OperationalError as error:
+            raise LedgerError(f"cannot write the ledger: {error}", hint="make room, then resume the run") from error
 
     # --- the run
 

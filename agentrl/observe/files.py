@@ -9,6 +9,7 @@ from typing import TextIO
 
 from agentrl.clock import wall
 from agentrl.observe.events import Evaluated, Event, Published, StepApplied
+from agentrl.observe.plain import write_line
 
 
 def event_json(event: Event) -> str:
@@ -38,4 +39,4 @@ class JsonLines:
         self._out = out
 
     def emit(self, event: Event) -> None:
-        print(event_json(event), file=self._out, flush=True)
+        write_line(self._out, event_json(event))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TextIO
 
 from agentrl.observe.events import (
@@ -19,6 +20,16 @@ from agentrl.observe.events import (
 )
 
 
+def write_line(out: TextIO, line: str) -> None:
+    """Print a line. When nobody can read it any more (a closed pipe, a full device) the run goes on without."""
+    try:
+        print(line, file=out, flush=True)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, out.fileno())
+        os.close(nowhere)
+
+
 class PlainLines:
     """Prints one line for each event that is worth one."""
 
@@ -28,7 +39,7 @@ class PlainLines:
     def emit(self, event: Event) -> None:
         line = describe(event)
         if line is not None:
-            print(line, file=self._out, flush=True)
+            write_line(self._out, line)
 
 
 def describe(event: Event) -> str | None:

@@ -27,7 +27,6 @@ from agentrl.tasks.task import Task
 from agentrl.tasks.verifier import verify
 from agentrl.wire import Segment, Trajectory
 
-
 log = logging.getLogger(__name__)
 
 

@@ -106,6 +106,16 @@ def test_stop_from_elsewhere_stops_and_a_second_controller_is_refused(lab: Lab) 
     assert "nothing was left over" in lab.command("stop", "job").stdout
 
 
+def test_run_whose_output_nobody_reads_any_more_goes_on(lab: Lab) -> None:
+    job = lab.launch("schedule.steps=1")
+    job.wait_for(lambda e: e["event"] == "run_started")
+    assert job.process.stdout is not None
+    job.process.stdout.close()
+    assert job.process.wait() == 0, (lab.folder / "stderr.log").read_text()
+    assert lab.summary()["status"] == "finished"
+    assert "finished" in (lab.run / "logs" / "controller.log").read_text()
+
+
 def wait_gone(pids: list[int]) -> None:
     """Until the kernel has ended processes that were told to die."""
     for pid in pids:

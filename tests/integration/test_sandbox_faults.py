@@ -179,7 +179,7 @@ async def test_killing_bwrap_takes_the_sandbox_along(sandbox: BubblewrapSandbox)
     os.kill(parent(first_process(pid)), signal.SIGKILL)
     with pytest.raises(SandboxError):
         await task
-    assert await gone("612.5")
+    await until(lambda: gone("612.5"))
 
 
 async def test_the_supervisors_death_ends_its_sandboxes_and_a_new_one_starts(
