@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,13 @@ from hydra.errors import HydraException
 
 from agentrl.config.catalog import Catalog
 from agentrl.config.explain import unknown_option
-from agentrl.config.fields import schema
+from agentrl.config.fields import Leaf, schema
 from agentrl.config.yaml_file import Mark, unknown_key
 from agentrl.errors import UserError
 
 _GRAMMAR = "write key=value or group=option; quote a value that holds spaces, commas, = or brackets: 'key=\"a, b\"'"
+
+_LEADING_ZERO = re.compile(r"([-+]?)0[0_]*(\d[\d_]*)")
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def check(overrides: Sequence[Override], catalog: Catalog) -> None:
-    """Every key and group option exists. Raises UserError."""
+    """Every key and group option exists, and no value is read as another than was written. Raises UserError."""
     known = schema()
     for override in overrides:
         if catalog.is_group(override.key) and not isinstance(override.value, dict):
@@ -72,10 +75,33 @@ def check(overrides: Sequence[Override], catalog: Catalog) -> None:
             continue
         if override.removes and known.known(override.key):
             raise UserError(f"{override.where}: every setting needs a value", hint=f"write {override.key}=... instead")
-        for key in override.marks():
+        for key, value in _walk(override.key, override.value):
             base = key if known.known(key) else _without_index(key)
             if not known.known(base):
                 raise unknown_key(key, override.where, known)
+            if leaf := known.leaves.get(base):
+                for item in value if isinstance(value, list) else [value]:
+                    _check_unchanged(override, leaf, item)
+
+
+def _check_unchanged(override: Override, leaf: Leaf, value: Any) -> None:
+    """Text is not read as a number, nor `010` as 10: what Hydra and OmegaConf do in silence is an error here."""
+    written = override.text.partition("=")[2].strip()
+    if leaf.type is str and isinstance(value, bool | int | float) and not _holds(written, str(value)):
+        alone = override.key == leaf.key and not leaf.many
+        raise UserError(
+            f"{override.where}: {leaf.key}: {written} would become the text {value}",
+            hint=f"write '{override.key}=\"{written}\"'" if alone else 'put double quotes around the "text" in it',
+        )
+    if leaf.type in (int, float) and isinstance(value, str) and (match := _LEADING_ZERO.fullmatch(value.strip())):
+        raise UserError(
+            f"{override.where}: {leaf.key}: {value.strip()} has a leading zero", hint=f"write {match[1]}{match[2]}"
+        )
+
+
+def _holds(written: str, word: str) -> bool:
+    """Whether a value was written as `word`, alone or in a list or mapping."""
+    return re.search(rf"(?<![\w.+-]){re.escape(word)}(?![\w.])", written) is not None
 
 
 def _check_option(override: Override, catalog: Catalog) -> None:

@@ -62,6 +62,22 @@ OVERRIDES = {
     "share above one": Case(["1.5 is not a number > 0 and <= 1"], overrides=["schedule.kv_share=1.5"]),
     "nan": Case(["trainer.lr: nan is not a number > 0"], overrides=["trainer.lr=nan"]),
     "infinity": Case(["agent.turn_timeout_s: inf is not a number > 0"], overrides=["agent.turn_timeout_s=inf"]),
+    "an exponent for text": Case(
+        ["name: 1e5 would become the text 100000.0", "write 'name=\"1e5\"'"], overrides=["name=1e5"]
+    ),
+    "a version for text": Case(["name: 1.50 would become the text 1.5"], overrides=["name=1.50"]),
+    "underscores for text": Case(["would become the text 1000", "write 'name=\"1_000\"'"], overrides=["name=1_000"]),
+    "a bool for text": Case(["name: true would become the text True"], overrides=["name=true"]),
+    "an exponent in a list of texts": Case(
+        ["tasks.include: [1e5] would become the text 100000.0", "double quotes"], overrides=["tasks.include=[1e5]"]
+    ),
+    "an exponent in a mapping": Case(
+        ["model.path: {path: 1e5} would become the text 100000.0"], overrides=["model={path: 1e5}"]
+    ),
+    "a leading zero": Case(["schedule.steps: 010 has a leading zero", "write 10"], overrides=["schedule.steps=010"]),
+    "a leading zero in quotes": Case(["has a leading zero"], overrides=["schedule.steps='010'"]),
+    "a leading zero in a mapping": Case(["007 has a leading zero", "write 7"], overrides=["schedule={steps: 007}"]),
+    "two zeros": Case(["00 has a leading zero (write 0)"], overrides=["seed=00"]),
     "name with a slash": Case(["name: a/b is not text of at most 63"], overrides=["name=a/b"]),
     "empty text": Case(["model.path:", "is not text that is not empty"], overrides=["model.path=''"]),
     "the text None": Case(["name: None is the text 'None'", "write null"], overrides=["name=None"]),
@@ -249,6 +265,14 @@ def test_bad_override(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("name", FILES)
 def test_bad_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(FILES[name], tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"), [('"1e5"', "1e5"), ("'1.50'", "1.50"), ("42", "42"), ("1.5", "1.5"), ("007", "007")]
+)
+def test_text_on_the_command_line_is_kept(written: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text(BASE)
+    assert load(tmp_path / "exp.yaml", [f"name={written}"]).config.name == name
 
 
 def test_a_file_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
