@@ -169,9 +169,7 @@ def logs(
     run: RunArgument,
     role: Annotated[str | None, typer.Option("--role", "-r", help="Process: engine-0, trainer, model.")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines from the end of each log.")] = 20,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run ends.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     runs_dir: RunsDirOption = _RUNS,
 ) -> None:
     """Print the output of a run's processes."""
