@@ -39,13 +39,14 @@ def check(
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="agentrl-check-") as scratch:
-        tasks, skipped = _find(path_or_family, count, seed, Path(scratch) / "tasks")
-        results = asyncio.run(_check(tasks, skipped, jobs, Path(scratch) / "sandboxes", quiet=json_))
+        tasks, untried = _find(path_or_family, count, seed, Path(scratch) / "tasks")
+        checked = asyncio.run(_check(tasks, jobs, Path(scratch) / "sandboxes", quiet=json_)) if tasks else []
+        results = [*checked, *untried]
     if json_:
         _print_json(results)
     else:
         _print_table(results)
-    if not any(result.runnable for result in results) or any(r.runnable and not r.passed for r in results):
+    if not any(result.runnable for result in results) or any(result.failed for result in results):
         raise typer.Exit(1)
 
 
@@ -70,9 +71,10 @@ def generate(
     print(f"{count} tasks in {out}")
 
 
-def _find(name: str, count: int, seed: int, scratch: Path) -> tuple[list[Task], list[Skipped]]:
-    """A folder's tasks, or those of a family, written to `scratch`."""
+def _find(name: str, count: int, seed: int, scratch: Path) -> tuple[list[Task], list[CheckResult]]:
+    """A folder's tasks, or those of a family, written to `scratch`; and the results of those that cannot be tried."""
     from agentrl.errors import TaskError, UserError
+    from agentrl.tasks.check import malformed_result, skipped_result
     from agentrl.tasks.families import FAMILIES, write_tasks
     from agentrl.tasks.harbor import scan_tasks
 
@@ -80,10 +82,12 @@ def _find(name: str, count: int, seed: int, scratch: Path) -> tuple[list[Task], 
     if not folder.is_dir():
         write_tasks(FAMILIES[_family(name)](count, seed), scratch)
         folder = scratch
+    malformed: list[Skipped] = []
     try:
-        return scan_tasks(folder)
+        tasks, skipped = scan_tasks(folder, malformed=malformed)
     except TaskError as error:
         raise UserError(error.message, hint=error.hint) from error
+    return tasks, [*map(malformed_result, malformed), *map(skipped_result, skipped)]
 
 
 def _family(name: str) -> Family:
@@ -97,20 +101,17 @@ def _family(name: str) -> Family:
     return found
 
 
-async def _check(
-    tasks: list[Task], skipped: list[Skipped], jobs: int, state_dir: Path, *, quiet: bool
-) -> list[CheckResult]:
+async def _check(tasks: list[Task], jobs: int, state_dir: Path, *, quiet: bool) -> list[CheckResult]:
     from agentrl.sandbox.bubblewrap import BubblewrapProvider
     from agentrl.sandbox.config import SandboxConfig
-    from agentrl.tasks.check import check_tasks, skipped_result
+    from agentrl.tasks.check import check_tasks
 
     provider = BubblewrapProvider(SandboxConfig(), state_dir=state_dir)
     try:
         with _progress(len(tasks), quiet=quiet) as advance:
-            checked = await check_tasks(tasks, provider, jobs, on_result=lambda _: advance())
+            return await check_tasks(tasks, provider, jobs, on_result=lambda _: advance())
     finally:
         await provider.close()
-    return [*checked, *map(skipped_result, skipped)]
 
 
 @contextmanager
@@ -142,12 +143,12 @@ def _print_table(results: list[CheckResult]) -> None:
     for title in ("task", "oracle", "no-op", "result"):
         table.add_column(title, overflow="fold")
     for result in results:
-        status = "ok" if result.passed else f"{'failed' if result.runnable else 'skipped'}: {result.reason}"
+        status = "ok" if result.passed else f"{'failed' if result.failed else 'skipped'}: {result.reason}"
         table.add_row(Text(result.task), _score(result.oracle), _score(result.noop), Text(status))
     Console(markup=False, highlight=False).print(table)
     passed = sum(result.passed for result in results)
-    skipped = sum(not result.runnable for result in results)
-    print(f"{passed} ok, {len(results) - passed - skipped} failed, {skipped} skipped")
+    failed = sum(result.failed for result in results)
+    print(f"{passed} ok, {failed} failed, {len(results) - passed - failed} skipped")
 
 
 def _score(reward: float | None) -> str:

@@ -21,9 +21,11 @@ class CheckResult:
 
     task: str
     runnable: bool
-    """False: skipped, because sandboxes of this machine cannot give it what it needs."""
+    """False: not tried, because sandboxes of this machine cannot give it what it needs, or its folder is wrong."""
     reason: str | None
     """Why it was skipped, or why it failed; None if all is well."""
+    malformed: bool = False
+    """Its folder is wrong: this counts as failed, not as skipped."""
     oracle: float | None = None
     """Reward after its own solution; None if there was none."""
     noop: float | None = None
@@ -32,6 +34,10 @@ class CheckResult:
     @property
     def passed(self) -> bool:
         return self.runnable and self.reason is None
+
+    @property
+    def failed(self) -> bool:
+        return self.malformed or (self.runnable and self.reason is not None)
 
 
 async def check_tasks(
@@ -60,6 +66,11 @@ def skipped_result(skipped: Skipped) -> CheckResult:
     return CheckResult(task=skipped.folder.name, runnable=False, reason=skipped.reason)
 
 
+def malformed_result(found: Skipped) -> CheckResult:
+    """The result of a task whose folder is wrong."""
+    return CheckResult(task=found.folder.name, runnable=False, reason=found.reason, malformed=True)
+
+
 async def _check(task: Task, provider: SandboxProvider) -> CheckResult:
     if not (task.solution / "solve.sh").is_file():
         return CheckResult(task=task.name, runnable=True, reason="has no solution/solve.sh to check it with")
@@ -84,7 +95,19 @@ async def _score(task: Task, provider: SandboxProvider, *, solve: bool) -> tuple
 def _problem(after: str, found: Verification, *, wanted: float, solved: ExecResult | None = None) -> str | None:
     if found.reward == wanted:
         return None
-    got = f"scores {found.reward:g}" if found.reward is not None else f"gives no reward ({found.problem})"
+    got = f"scores {found.reward:g}" if found.reward is not None else f"gives no reward (test.sh: {found.problem})"
+    ended = _ended_badly(solved) if solved else None
     said = (found.output + (solved.stderr.decode(errors="replace") if solved else "")).strip()
     tail = f": {said[-_SHOWN_CHARS:]}" if said else ""
-    return " ".join(f"{after} {got}, not {wanted:g}{tail}".split())
+    return " ".join(f"{after} {got}, not {wanted:g}{f'; solve.sh {ended}' if ended else ''}{tail}".split())
+
+
+def _ended_badly(solved: ExecResult) -> str | None:
+    """How a solution's script ended, if not well."""
+    if solved.timed_out:
+        return "timed out"
+    if solved.oom:
+        return "ran out of memory"
+    if solved.signal is not None:
+        return f"was killed by signal {solved.signal}"
+    return None if solved.exit_code == 0 else f"exited with {solved.exit_code}"

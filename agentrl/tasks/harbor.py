@@ -27,7 +27,7 @@ _SIZE_MB = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0
 
 @dataclass(frozen=True)
 class Skipped:
-    """A task folder that cannot run here, and why."""
+    """A task folder that cannot run here, or that is wrong, and why."""
 
     folder: Path
     reason: str
@@ -67,29 +67,42 @@ def load_task(folder: Path) -> Task:
     return replace(task, unknown_keys=tuple(table.unknown()))
 
 
-def scan_tasks(path: Path) -> tuple[list[Task], list[Skipped]]:
+def scan_tasks(path: Path, *, malformed: list[Skipped] | None = None) -> tuple[list[Task], list[Skipped]]:
     """All tasks of a folder (itself a task, or one folder per task below it), in the order of names; and the skipped.
 
-    Raises TaskError for a folder that is wrong, for none at all, and for two tasks of one name.
+    Raises TaskError for no task at all, for a folder that is wrong, and for two tasks of one name; with a list as
+    `malformed`, the latter two are put there instead.
     """
     if not path.is_dir():
         raise TaskError(f"{path}: no such folder")
     folders = [path] if (path / "task.toml").is_file() else sorted(p.parent for p in path.glob("*/task.toml"))
     if not folders:
         raise TaskError(f"{path}: holds no task", hint="a task is a folder with a task.toml")
-    tasks: list[Task] = []
+    by_name: dict[str, Task] = {}
     skipped: list[Skipped] = []
     for folder in folders:
         try:
-            tasks.append(load_task(folder))
+            task = _load_readable(folder)
+            other = by_name.setdefault(task.name, task)
+            if other is not task:
+                raise TaskError(f"{task.folder} and {other.folder}: both are named {task.name}")
         except NotRunnable as error:
             skipped.append(Skipped(folder, error.message))
-    by_name: dict[str, Task] = {}
-    for task in tasks:
-        other = by_name.setdefault(task.name, task)
-        if other is not task:
-            raise TaskError(f"{task.folder} and {other.folder}: both are named {task.name}")
-    return tasks, skipped
+        except TaskError as error:
+            if malformed is None:
+                raise
+            malformed.append(Skipped(folder, error.message))
+    return list(by_name.values()), skipped
+
+
+def _load_readable(folder: Path) -> Task:
+    """As `load_task`; TaskError also for files that cannot be read at all."""
+    try:
+        return load_task(folder)
+    except OSError as error:
+        raise TaskError(f"{error.filename or folder}: cannot be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise TaskError(f"{folder}: cannot be read: {error}") from error
 
 
 def load_tasks(path: Path) -> list[Task]:

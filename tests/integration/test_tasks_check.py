@@ -61,15 +61,23 @@ def test_json_tells_all_and_a_failure_exits_with_one(tmp_path: Path) -> None:
     code, output = run("check", folder_of_all_kinds(tmp_path / "tasks"), "--json")
     found = {result["task"]: result for result in json.loads(output)}
     assert code == 1
-    assert found["good"] == {"task": "good", "runnable": True, "reason": None, "oracle": 1.0, "noop": 0.0}
+    assert found["good"] == {
+        "task": "good",
+        "runnable": True,
+        "reason": None,
+        "malformed": False,
+        "oracle": 1.0,
+        "noop": 0.0,
+    }
     assert found["generous"]["reason"] == "doing nothing scores 1, not 0"
     assert found["impossible"]["reason"] == "its solution scores 0, not 1: [red]no[/tmp]"
-    assert found["silent"]["reason"] == "doing nothing gives no reward (missing), not 0"
+    assert found["silent"]["reason"] == "doing nothing gives no reward (test.sh: missing), not 0"
     assert found["unsolved"]["reason"].startswith("has no solution/solve.sh")
     assert found["hungry"] == {
         "task": "hungry",
         "runnable": False,
         "reason": "not runnable by the bubblewrap provider: RUN apt-get install -y jq",
+        "malformed": False,
         "oracle": None,
         "noop": None,
     }
@@ -80,6 +88,38 @@ def test_the_table_is_for_people(tmp_path: Path) -> None:
     words = " ".join(output.split())
     assert code == 1 and "1 ok, 4 failed, 1 skipped" in words
     assert "[red]no" in words and "skipped: not runnable" in words
+
+
+def test_a_malformed_task_fails_and_the_others_are_checked(tmp_path: Path) -> None:
+    make_task(tmp_path / "good", test=JUDGE, solve="#!/bin/sh\ntouch done\n")
+    make_task(tmp_path / "bad-toml", toml="[agent\n")
+    make_task(tmp_path / "copies-nothing", dockerfile="FROM x\nCOPY nothing.txt /app/\n")
+    (make_task(tmp_path / "no-instruction") / "instruction.md").unlink()
+    (make_task(tmp_path / "no-test") / "tests" / "test.sh").unlink()
+    make_task(tmp_path / "hungry", dockerfile="FROM x\nRUN true\n")
+    code, output = run("check", str(tmp_path), "--json")
+    found = {result["task"]: result for result in json.loads(output)}
+    assert code == 1 and found["good"]["reason"] is None and found["hungry"]["malformed"] is False
+    wrong = {name: result["reason"] for name, result in found.items() if result["malformed"]}
+    assert not any(found[name]["runnable"] for name in wrong)
+    assert sorted(wrong) == ["bad-toml", "copies-nothing", "no-instruction", "no-test"]
+    assert "nothing.txt is not in environment/" in wrong["copies-nothing"]
+    assert wrong["no-instruction"].endswith("has no instruction.md") and wrong["no-test"].endswith("no tests/test.sh")
+    code, output = run("check", str(tmp_path))
+    assert code == 1 and "1 ok, 4 failed, 1 skipped" in output
+
+
+def test_why_a_solution_failed_is_said(tmp_path: Path) -> None:
+    make_task(tmp_path / "exits", test=JUDGE, solve="#!/bin/sh\necho oh >&2\nexit 3\n")
+    make_task(tmp_path / "slow", test=JUDGE, solve="#!/bin/sh\nsleep 60\n", toml="[agent]\ntimeout_sec = 1")
+    broken = "#!/bin/sh\n[ -f done ] || echo 0 > /logs/verifier/reward.txt\n"
+    make_task(tmp_path / "unjudged", test=broken, solve="#!/bin/sh\ntouch done\n")
+    reasons = {result["task"]: result["reason"] for result in json.loads(run("check", str(tmp_path), "--json")[1])}
+    assert reasons == {
+        "exits": "its solution scores 0, not 1; solve.sh exited with 3: oh",
+        "slow": "its solution scores 0, not 1; solve.sh timed out",
+        "unjudged": "its solution gives no reward (test.sh: missing), not 1",
+    }
 
 
 def test_all_well_exits_with_zero(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.errors import TaskError
 from agentrl.tasks.dockerfile import NotRunnable
-from agentrl.tasks.harbor import load_task, load_tasks, scan_tasks
+from agentrl.tasks.harbor import Skipped, load_task, load_tasks, scan_tasks
 from tests.fixtures.task_folders import make_task
 
 EVERYTHING = """
@@ -196,6 +196,21 @@ def test_names_are_unique(tmp_path: Path) -> None:
         make_task(tmp_path / name, toml='[task]\nname = "same"')
     with pytest.raises(TaskError, match="both are named same"):
         load_tasks(tmp_path)
+
+
+def test_what_is_wrong_can_be_collected(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_task(tmp_path / name, toml='[task]\nname = "same"')
+    make_task(tmp_path / "c", toml="[agent")
+    (make_task(tmp_path / "d") / "environment").mkdir()
+    (tmp_path / "d" / "environment" / "Dockerfile").write_bytes(b"FROM \xff\n")
+    with pytest.raises(TaskError):
+        scan_tasks(tmp_path)
+    malformed: list[Skipped] = []
+    tasks, skipped = scan_tasks(tmp_path, malformed=malformed)
+    assert [task.folder.name for task in tasks] == ["a"] and skipped == []
+    assert [found.folder.name for found in malformed] == ["b", "c", "d"]
+    assert "both are named same" in malformed[0].reason and "task.toml" in malformed[1].reason
 
 
 def test_no_folder_and_no_task(tmp_path: Path) -> None:
