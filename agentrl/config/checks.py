@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.catalog import BASE, SCHEMA, absolute
+from agentrl.config.catalog import BASE, SCHEMA, absolute, shown
 from agentrl.config.explain import bad_value
 from agentrl.config.fields import Leaf, schema
 from agentrl.config.tree import Tree
@@ -93,26 +91,8 @@ def _check_value(leaf: Leaf, value: Any, marks: Mapping[str, Mark]) -> None:
     for item in items:
         if item == "???":
             raise UserError(f"{leaf.key}: an item is missing")
-        if item is not None and not _in_range(leaf, item):
+        if item is not None and not leaf.in_range(item):
             raise bad_value(leaf.key, marks, raw=str(value))
-
-
-def _in_range(leaf: Leaf, value: Any) -> bool:
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
-    meta = leaf.meta
-    if meta is None:
-        return True
-    if isinstance(value, str):
-        long_enough = len(value) >= (meta.min_length or 0)
-        return long_enough and (meta.pattern is None or re.search(meta.pattern, value) is not None)
-    bounds = (
-        meta.gt is None or value > meta.gt,
-        meta.ge is None or value >= meta.ge,
-        meta.lt is None or value < meta.lt,
-        meta.le is None or value <= meta.le,
-    )
-    return all(bounds)
 
 
 def _where(key: str, marks: Mapping[str, Mark]) -> str:
@@ -129,4 +109,4 @@ def _similar_file_hint(path: Path) -> str | None:
         return None
     names = [candidate.name for candidate in path.parent.glob("*.yaml")]
     close = difflib.get_close_matches(path.stem + ".yaml", names, n=1, cutoff=0.6)
-    return f"did you mean {path.parent.name}/{close[0]}?" if close else None
+    return f"did you mean {shown(path.parent / close[0])}?" if close else None

@@ -35,8 +35,13 @@ def bad_value(key: str, marks: Mapping[str, Mark], *, raw: str | None = None) ->
     hint = None
     if leaf.type is int and re.fullmatch(r"[-+]?\d+(\.0*)?([eE]\+?\d+)?", mark.raw) and not mark.raw.isdigit():
         number = float(mark.raw)
-        hint = f"write {int(number)}" if number.is_integer() and abs(number) < 1e15 else None
-    if leaf.type in (int, float) and re.fullmatch(r"\d+(:\d\d){1,2}", mark.raw):
+        whole = number.is_integer() and abs(number) < 1e15
+        hint = f"write {int(number)}" if whole and leaf.in_range(int(number)) else None
+    if (
+        leaf.type in (int, float)
+        and re.fullmatch(r"\d+(:\d\d){1,2}", mark.raw)
+        and leaf.in_range(_sexagesimal(mark.raw))
+    ):
         hint = f"write {_sexagesimal(mark.raw)}"
     if leaf.options:
         hint = did_you_mean(mark.raw, leaf.options)

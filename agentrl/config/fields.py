@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
+import re
 import types
 import typing
 from dataclasses import dataclass
@@ -52,6 +54,24 @@ class Leaf:
             what = f"a list, each item {what}"
         return f"{what}, or null" if self.optional else what
 
+    def in_range(self, value: Any) -> bool:
+        """Whether a value of the right type, or an item of the list, is one that the setting may hold."""
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        meta = self.meta
+        if meta is None:
+            return True
+        if isinstance(value, str):
+            long_enough = len(value) >= (meta.min_length or 0)
+            return long_enough and (meta.pattern is None or re.search(meta.pattern, value) is not None)
+        bounds = (
+            meta.gt is None or value > meta.gt,
+            meta.ge is None or value >= meta.ge,
+            meta.lt is None or value < meta.lt,
+            meta.le is None or value <= meta.le,
+        )
+        return all(bounds)
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -69,12 +89,17 @@ class Schema:
         return [f"{prefix}{field.name}" for field in dataclasses.fields(self.sections[section])]
 
     def nearest(self, key: str) -> str | None:
-        """The key that a mistyped one most likely meant: a sibling first, then the same name elsewhere."""
+        """The key that a mistyped one most likely meant: a sibling first, then the same name elsewhere.
+
+        Below a section that exists, a name that is only like one elsewhere is no guess worth making.
+        """
         section, _, name = key.rpartition(".")
         if section in self.sections:
             siblings = {child.rpartition(".")[2]: child for child in self.children(section)}
             if close := difflib.get_close_matches(name, siblings, n=1, cutoff=0.6):
                 return siblings[close[0]]
+            if section:
+                return next((leaf for leaf in self.leaves if leaf.rpartition(".")[2] == name), None)
         names: dict[str, str] = {}
         for leaf in self.leaves:
             names.setdefault(leaf.rpartition(".")[2], leaf)

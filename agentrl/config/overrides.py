@@ -94,8 +94,10 @@ def _check_unchanged(override: Override, leaf: Leaf, value: Any) -> None:
             hint=f"write '{override.key}=\"{written}\"'" if alone else 'put double quotes around the "text" in it',
         )
     if leaf.type in (int, float) and isinstance(value, str) and (match := _LEADING_ZERO.fullmatch(value.strip())):
+        plain = f"{match[1]}{match[2]}"
         raise UserError(
-            f"{override.where}: {leaf.key}: {value.strip()} has a leading zero", hint=f"write {match[1]}{match[2]}"
+            f"{override.where}: {leaf.key}: {value.strip()} has a leading zero",
+            hint=f"write {plain}" if leaf.in_range(int(plain)) else None,
         )
 
 
@@ -136,4 +138,4 @@ def _text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return "[" + ",".join(_text(item) for item in value) + "]"
-    return str(value)
+    return str(value) or "''"

@@ -264,5 +264,5 @@ def _is_interpolation(node: yaml.Node) -> bool:
 def _raw(node: yaml.Node) -> str:
     """A value as it was written, for messages."""
     if isinstance(node, yaml.ScalarNode):
-        return str(node.value)
+        return str(node.value) or ("''" if node.style else "")
     return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"

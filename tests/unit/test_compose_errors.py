@@ -80,6 +80,7 @@ OVERRIDES = {
     "two zeros": Case(["00 has a leading zero (write 0)"], overrides=["seed=00"]),
     "name with a slash": Case(["name: a/b is not text of at most 63"], overrides=["name=a/b"]),
     "empty text": Case(["model.path:", "is not text that is not empty"], overrides=["model.path=''"]),
+    "an empty name": Case(["name: '' is not text of at most 63"], overrides=['name=""']),
     "the text None": Case(["name: None is the text 'None'", "write null"], overrides=["name=None"]),
     "missing": Case(["model.path is missing", "add model.path=..."], overrides=["model=folder"]),
     "missing, said in an override": Case(["trainer.lr is missing"], overrides=["trainer.lr=???"]),
@@ -136,6 +137,7 @@ FILES = {
     "unresolvable": Case(["job.yaml:6: name: ${nope} cannot be resolved"], "name: ${nope}\n"),
     "broken interpolation": Case(["job.yaml:6: ${nope is not a complete ${...}"], "name: ${nope\n"),
     "no as text": Case(["job.yaml:6: name: no means false in YAML", "'no' in quotes"], "name: no\n"),
+    "an empty name": Case(["job.yaml:6: name: '' is not text of at most 63"], 'name: ""\n'),
     "on as text": Case(["job.yaml:6: name: on means true in YAML", "'on' in quotes"], "name: on\n"),
     "off as an option": Case(["job.yaml:7: model.recipe: off means false"], "model:\n  recipe: off\n"),
     "octal text": Case(["name: 010 means 8 in YAML", "'010' in quotes"], "name: 010\n"),
@@ -280,6 +282,28 @@ def test_a_file_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
     assert "no such file (did you mean" in message_of(tmp_path / "expp.yaml", [])
     assert "exp.yaml" in message_of(tmp_path / "exp", [])
     assert "no such file" in message_of(tmp_path / "no" / "folder.yaml", [])
+
+
+def test_the_nearest_file_is_named_from_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "noself.yaml").write_text(BASE)
+    monkeypatch.chdir(tmp_path / "bad")
+    assert "did you mean noself.yaml?" in message_of(Path("nofile.yaml"), [])
+    monkeypatch.chdir(tmp_path)
+    assert "did you mean bad/noself.yaml?" in message_of(Path("bad/nofile.yaml"), [])
+
+
+@pytest.mark.parametrize(
+    "override", ["schedule.steps=-1", "schedule.steps=-1e3", "schedule.steps='-1.0'", "schedule.steps=-01"]
+)
+def test_no_value_is_suggested_that_would_be_refused(override: str, tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text(BASE)
+    assert "(write" not in message_of(tmp_path / "exp.yaml", [override])
+
+
+def test_a_key_of_a_section_is_not_looked_for_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text(BASE)
+    assert "did you mean" not in message_of(tmp_path / "exp.yaml", ["+schedule.foo=1"])
 
 
 def test_a_folder_names_its_files(tmp_path: Path) -> None:
