@@ -56,6 +56,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     for text in overrides:
         try:
             override = parser.parse_override(text)
+        except RecursionError as error:
+            raise UserError(f"override '{text[:40]}...' is nested too deeply") from error
         except HydraException as error:
             raise UserError(f"override '{text}' is not understood", hint=_GRAMMAR) from error
         if override.is_hydra_override():

@@ -333,6 +333,11 @@ def test_deep_nesting_is_one_line(tmp_path: Path, depth: int) -> None:
         assert "is nested too deeply" in message_of(tmp_path / "exp.yaml", [])
 
 
+def test_deep_nesting_in_an_override_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text(BASE)
+    assert "is nested too deeply" in message_of(tmp_path / "exp.yaml", [f"seed={'[' * 3000}{']' * 3000}"])
+
+
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "device.yaml").symlink_to("/dev/zero")
