@@ -191,7 +191,7 @@ def logs(
 def _print_tail(name: str, path: Path, num_lines: int) -> int:
     data = path.read_bytes()
     for line in data.decode(errors="replace").splitlines()[-num_lines:]:
-        print(f"{name} | {line}")
+        print(f"{name} | {line}", flush=True)
     return len(data)
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.schema import JobConfig
+from agentrl.controller.run_directory import RunDirectory
+
 AGENTRL = Path(sys.executable).parent / "agentrl"
 REPOSITORY = Path(__file__).parents[2]
 HEAVY = {"torch", "transformers", "hydra", "omegaconf", "kubernetes", "aiohttp", "rich", "numpy", "yaml", "asyncio"}
@@ -71,16 +74,18 @@ def test_a_closed_pipe_is_no_crash(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_quietly_with_130(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    os.mkfifo(tmp_path / "job.yaml")
-    process = subprocess.Popen([AGENTRL, "show", "job.yaml"], cwd=tmp_path, stderr=writing, stdout=writing)
-    os.close(writing)
-    # The other end of the pipe opens when the command reads its file: it is then at work.
-    with (tmp_path / "job.yaml").open("w"):
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
-    with os.fdopen(reading) as output:
-        assert output.read() == ""
+    directory = RunDirectory.create(tmp_path, "job", "job", "", JobConfig())
+    holding = directory.hold()
+    directory.logs.mkdir()
+    (directory.logs / "trainer.log").write_text("hello\n")
+    command = [AGENTRL, "logs", "job", "--follow", "--runs-dir", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "trainer | hello\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate() == ("", "")
+    assert process.returncode == 130
+    os.close(holding)
 
 
 @pytest.mark.parametrize(
