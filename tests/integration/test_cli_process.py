@@ -78,7 +78,8 @@ def test_ctrl_c_ends_quietly_with_130(tmp_path: Path) -> None:
     holding = directory.hold()
     directory.logs.mkdir()
     (directory.logs / "trainer.log").write_text("hello\n")
-    command = [AGENTRL, "logs", "job", "--follow", "--runs-dir", str(tmp_path)]
+    # A background job of a shell ignores SIGINT, and hands that on: the command must begin as from a terminal.
+    command = ["env", "--default-signal=INT", AGENTRL, "logs", "job", "--follow", "--runs-dir", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "trainer | hello\n"
