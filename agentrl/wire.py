@@ -68,6 +68,11 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         versions = self.versions_array()[self.mask_array() == 1]
         return int(versions.min()) if versions.size else -1
 
+    @property
+    def newest_version(self) -> int:
+        """Largest policy version of any sampled token; -1 if nothing was sampled."""
+        return int(self.versions_array().max(initial=-1))
+
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """What one turn appended to a trajectory. Written by the rollout into the ledger; arrays as in `Trajectory`."""

@@ -158,6 +158,8 @@ class Controller:
         engines = await self._fleet.publish(weights)
         await self._fleet.resume()
         self._ledger.publish_step(weights.version)
+        if keep := self._config.observe.keep_trajectories:
+            self._ledger.prune_trajectories(before_step=weights.version + 1 - keep)
         self._observer.emit(Published(version=weights.version, latency_s=monotonic() - began, engines=engines))
         prune_weights(Path(weights.path).parent, keep=self._config.publish.keep_versions)
 

@@ -114,7 +114,8 @@ class Ledger:
         with self._write() as db:
             changed = db.execute(
                 "UPDATE episodes SET ended_at = ?, verdict = ?, cause = ?, reward = ?, num_turns = ?, num_tokens = ?, "
-                "active_s = ?, oldest_version = ?, evidence = ?, trajectory = ? WHERE id = ? AND ended_at IS NULL",
+                "active_s = ?, oldest_version = ?, newest_version = ?, evidence = ?, trajectory = ? "
+                "WHERE id = ? AND ended_at IS NULL",
                 (
                     wall(),
                     verdict,
@@ -124,11 +125,14 @@ class Ledger:
                     num_tokens,
                     active_s,
                     trajectory.oldest_version if trajectory else None,
+                    trajectory.newest_version if trajectory else None,
                     json.dumps(evidence),
                     encode(trajectory) if trajectory else None,
                     episode,
                 ),
             ).rowcount
+            if trajectory is not None:
+                db.execute("UPDATE turns SET segment = x'' WHERE episode = ?", (episode,))
         assert changed == 1, f"episode {episode} has ended already, or never started"
 
     def record_turn(
@@ -195,6 +199,18 @@ class Ledger:
         """The engines serve version `step`. The first time counts."""
         with self._write() as db:
             db.execute("UPDATE steps SET published_at = ? WHERE step = ? AND published_at IS NULL", (wall(), step))
+
+    def prune_trajectories(self, *, before_step: int) -> None:
+        """Forget the tokens of what was trained on in earlier steps, and of what was dropped for them.
+
+        Rows, verdicts, rewards and turns stay. Rows are few and tokens are many: a batch of long episodes is 100 MB.
+        """
+        with self._write() as db:
+            db.execute(
+                "UPDATE episodes SET trajectory = NULL WHERE trajectory IS NOT NULL "
+                "AND group_id IN (SELECT id FROM groups WHERE step < ? AND state IN ('batched', 'dropped'))",
+                (before_step,),
+            )
 
     # --- evaluations and processes
 

@@ -65,7 +65,7 @@ class LedgerReader:
         where, values = ("WHERE group_id = ?", (group,)) if group else ("", ())
         rows = self._db.execute(
             "SELECT id, group_id, member, attempt, verdict, cause, reward, num_turns, num_tokens, active_s, "
-            f"oldest_version FROM episodes {where} ORDER BY id",
+            f"oldest_version, newest_version FROM episodes {where} ORDER BY id",
             values,
         )
         return [EpisodeRow(*row) for row in rows]

@@ -32,6 +32,7 @@ class EpisodeRow:
     num_tokens: int | None
     active_s: float | None
     oldest_version: int | None
+    newest_version: int | None
 
 
 @dataclass(frozen=True)

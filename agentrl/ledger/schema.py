@@ -1,6 +1,6 @@
 """The tables of a run's ledger. A change of shape raises SCHEMA_VERSION; an older file is refused, not migrated."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TABLES = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -34,9 +34,10 @@ CREATE TABLE episodes (
   num_turns INTEGER,
   num_tokens INTEGER,
   active_s REAL,
-  oldest_version INTEGER,
+  oldest_version INTEGER,               -- of its sampled tokens
+  newest_version INTEGER,
   evidence TEXT,                        -- JSON
-  trajectory BLOB                       -- wire.Trajectory, only with a usable verdict
+  trajectory BLOB                       -- wire.Trajectory, only with a usable verdict; NULL again once pruned
 ) WITHOUT ROWID;
 CREATE INDEX episodes_by_group ON episodes (group_id);
 
@@ -50,7 +51,7 @@ CREATE TABLE turns (
   observation TEXT,
   generation_s REAL NOT NULL,
   tool_s REAL NOT NULL,
-  segment BLOB NOT NULL,                -- wire.Segment
+  segment BLOB NOT NULL,                -- wire.Segment; empty once the trajectory holds it
   PRIMARY KEY (episode, turn)
 ) WITHOUT ROWID;
 

@@ -8,11 +8,11 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from agentrl.ledger.reader import LedgerReader
+from agentrl.ledger.rows import EpisodeRow
 from agentrl.simulation.batching import EngineStats
 from agentrl.simulation.life import Life, World
 from agentrl.simulation.loop import START_S
 from agentrl.simulation.tongue import parse_episode
-from agentrl.wire import Trajectory
 
 WARM_UP_BATCHES = 3
 """Batches after which the steady state is taken to have begun."""
@@ -97,9 +97,11 @@ def of_run(
     """Figures of a run that ended with its last batch, from its ledger. `lost`: episodes that lost their sandbox."""
     steps = reader.steps()
     batches_s = [step.assigned_at - START_S for step in steps]
-    trained = [_trained(trajectory, lost) for step in steps for trajectory in reader.load_batch(step.step)]
+    batched = {row.id for row in reader.groups(["batched"])}
+    episodes = reader.episodes()
+    trained = [_trained(row, lost) for row in episodes if row.group in batched and row.reward is not None]
     in_time = {row.id for row in reader.groups(STATES) if row.opened_at < steps[-1].assigned_at}
-    attempts = [parse_episode(row.id) for row in reader.episodes() if row.group in in_time]
+    attempts = [parse_episode(row.id) for row in episodes if row.group in in_time]
     launched = [drawn(world, *who) for who in attempts if who[2] == 0]
     return figures(
         batches_s=batches_s,
@@ -125,13 +127,12 @@ def num_tokens(life: Life, world: World) -> int:
     return min(world.workload.prompt_tokens + generated + observed, world.workload.max_episode_tokens)
 
 
-def _trained(trajectory: Trajectory, lost: Container[str]) -> Sample:
-    versions = trajectory.versions_array()[trajectory.mask_array() == 1]
+def _trained(row: EpisodeRow, lost: Container[str]) -> Sample:
     return Sample(
-        turns=trajectory.num_turns,
-        tokens=trajectory.num_tokens,
-        span=int(versions.max() - versions.min()),
-        infrastructure=trajectory.episode in lost,
+        turns=row.num_turns or 0,
+        tokens=row.num_tokens or 0,
+        span=(row.newest_version or 0) - (row.oldest_version or 0),
+        infrastructure=row.id in lost,
     )
 
 

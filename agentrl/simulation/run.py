@@ -15,6 +15,7 @@ from agentrl.controller.brain import Brain, assemble
 from agentrl.controller.config import Balance, ScheduleConfig
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
+from agentrl.observe.config import ObserveConfig
 from agentrl.observe.events import Observer, Observers
 from agentrl.rollout.config import AgentConfig, ToolFormat
 from agentrl.sandbox.config import SandboxConfig
@@ -166,4 +167,5 @@ def reference_config(
             lifetime_s=_UNBOUNDED_S,
         ),
         trainer=TrainerConfig(step_timeout_s=_UNBOUNDED_S),
+        observe=ObserveConfig(keep_trajectories=2),
     )

@@ -214,3 +214,46 @@ def test_recovery_after_an_applied_step_starts_from_its_weights(path: Path) -> N
     ledger.apply_step(1, weights_path="/w/v1", metrics={})
     recovered = recover(Ledger.take(path), book(), pool())
     assert (recovered.applied, recovered.weights_path, recovered.pending) == (1, "/w/v1", None)
+
+
+def blobs(ledger: Ledger, query: str) -> list[object]:
+    return [row[0] for row in ledger._db.execute(query)]
+
+
+def test_tokens_of_a_turn_are_kept_until_the_trajectory_holds_them(tmp_path: Path) -> None:
+    ledger = Ledger.take(tmp_path / "ledger.sqlite")
+    ledger.open_group("g0", seq=0, task="t")
+    for member, reward in ((0, 1.0), (1, None)):
+        episode = f"g0.m{member}.a0"
+        ledger.start_episode(episode, group="g0", member=member, attempt=0)
+        ledger.record_turn(
+            episode=episode,
+            turn=0,
+            message="ls",
+            command="ls",
+            exit_code=0,
+            observation="",
+            generation_s=0.1,
+            tool_s=0.1,
+            segment=b"tokens",
+        )
+        end(ledger, episode, reward, "success" if reward else "infra_failure")
+    assert blobs(ledger, "SELECT segment FROM turns ORDER BY episode") == [b"", b"tokens"]
+
+
+def test_pruning_forgets_old_tokens_and_nothing_else(tmp_path: Path) -> None:
+    ledger = Ledger.take(tmp_path / "ledger.sqlite")
+    groups = [run_group(ledger, seq, (1.0, 0.0)) for seq in range(3)]
+    for group in groups:
+        ledger.close_group(group, "ready")
+    ledger.assign_batch(step(1), [groups[0]], [])
+    ledger.assign_batch(step(2), [groups[1]], [])
+    before = LedgerReader.of(ledger).episodes()
+    ledger.prune_trajectories(before_step=2)
+    reader = LedgerReader.of(ledger)
+    assert reader.load_batch(1) == []
+    assert len(reader.load_batch(2)) == 2
+    assert blobs(ledger, "SELECT count(*) FROM episodes WHERE trajectory IS NOT NULL") == [4], (
+        "ready groups keep theirs"
+    )
+    assert reader.episodes() == before
