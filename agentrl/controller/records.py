@@ -16,7 +16,12 @@ class LedgerRecords:
         self._ledger = ledger
 
     def record_turn(self, record: TurnRecord) -> None:
-        self._ledger.record_turn(**{**vars(record), "segment": encode(record.segment)})
+        mask = record.segment.mask
+        self._ledger.record_turn(
+            **{**vars(record), "segment": encode(record.segment)},
+            num_sampled=mask.count(1),
+            num_context=mask.count(0),
+        )
 
     def started(self, *, pid: int, start_ticks: int, role: str) -> None:
         self._ledger.record_process(ProcessRow(pid, start_ticks, role, wall()))

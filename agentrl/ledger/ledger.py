@@ -146,12 +146,27 @@ class Ledger:
         observation: str | None,
         generation_s: float,
         tool_s: float,
+        num_sampled: int,
+        num_context: int,
         segment: bytes,
     ) -> None:
         with self._write() as db:
             db.execute(
-                "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (episode, turn, wall(), message, command, exit_code, observation, generation_s, tool_s, segment),
+                "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    episode,
+                    turn,
+                    wall(),
+                    message,
+                    command,
+                    exit_code,
+                    observation,
+                    generation_s,
+                    tool_s,
+                    num_sampled,
+                    num_context,
+                    segment,
+                ),
             )
 
     def abandon_running(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from agentrl.errors import UserError
 from agentrl.ledger.database import connect, read_meta, schema_version
 from agentrl.ledger.ledger import Ledger
-from agentrl.ledger.rows import EpisodeRow, EvaluationRow, GroupRow, ProcessRow, StepRow
+from agentrl.ledger.rows import EpisodeRow, EpisodeTimes, EvaluationRow, GroupRow, ProcessRow, StepRow, TurnTimes
 from agentrl.ledger.schema import SCHEMA_VERSION
 from agentrl.wire import Trajectory, decode
 
@@ -69,6 +69,22 @@ class LedgerReader:
             values,
         )
         return [EpisodeRow(*row) for row in rows]
+
+    def episode_times(self) -> list[EpisodeTimes]:
+        """Ended training episodes, in the order in which they began."""
+        rows = self._db.execute(
+            "SELECT id, group_id, started_at, ended_at, verdict, cause, reward FROM episodes "
+            "WHERE ended_at IS NOT NULL ORDER BY started_at, id"
+        )
+        return [EpisodeTimes(*row) for row in rows]
+
+    def turn_times(self) -> list[TurnTimes]:
+        """Finished turns of training episodes, by episode."""
+        rows = self._db.execute(
+            "SELECT episode, turn, ended_at, generation_s, tool_s, num_sampled, num_context, command IS NOT NULL "
+            "FROM turns WHERE episode IN (SELECT id FROM episodes) ORDER BY episode, turn"
+        )
+        return [TurnTimes(*row[:-1], bool(row[-1])) for row in rows]
 
     def steps(self) -> list[StepRow]:
         """All steps, in order."""

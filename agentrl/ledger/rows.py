@@ -64,3 +64,31 @@ class ProcessRow:
     start_ticks: int
     role: str
     started_at: float
+
+
+@dataclass(frozen=True)
+class TurnTimes:
+    """One finished turn of a training episode: how long it took, and how much it said. Seconds of the wall clock."""
+
+    episode: str
+    turn: int
+    ended_at: float
+    generation_s: float
+    tool_s: float
+    num_sampled: int
+    num_context: int
+    """Tokens of its observation and, in turn 0, of the prompt."""
+    called_tool: bool
+
+
+@dataclass(frozen=True)
+class EpisodeTimes:
+    """When an ended training episode began and ended, on the wall clock."""
+
+    episode: str
+    group: str
+    started_at: float
+    ended_at: float
+    verdict: str | None
+    cause: str
+    reward: float | None

@@ -1,6 +1,9 @@
-"""The tables of a run's ledger. A change of shape raises SCHEMA_VERSION; an older file is refused, not migrated."""
+"""The tables of a run's ledger. A change of shape raises SCHEMA_VERSION; an older file is refused, not migrated.
 
-SCHEMA_VERSION = 2
+Tables with blobs have a rowid: in one without, every look-up reads the whole rows it compares with, blobs included.
+"""
+
+SCHEMA_VERSION = 3
 
 TABLES = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -38,7 +41,7 @@ CREATE TABLE episodes (
   newest_version INTEGER,
   evidence TEXT,                        -- JSON
   trajectory BLOB                       -- wire.Trajectory, only with a usable verdict; NULL again once pruned
-) WITHOUT ROWID;
+);
 CREATE INDEX episodes_by_group ON episodes (group_id);
 
 CREATE TABLE turns (
@@ -51,9 +54,11 @@ CREATE TABLE turns (
   observation TEXT,
   generation_s REAL NOT NULL,
   tool_s REAL NOT NULL,
+  num_sampled INTEGER NOT NULL,         -- tokens of the message
+  num_context INTEGER NOT NULL,         -- tokens of prompt (in turn 0) and observation
   segment BLOB NOT NULL,                -- wire.Segment; empty once the trajectory holds it
   PRIMARY KEY (episode, turn)
-) WITHOUT ROWID;
+);
 
 -- assigned: the batch is fixed. applied: the trainer has the new version on disk. published: the engines serve it.
 CREATE TABLE steps (

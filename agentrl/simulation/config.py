@@ -14,7 +14,8 @@ import yaml
 from msgspec import Meta
 
 from agentrl.errors import UserError
-from agentrl.simulation.laws import Above0, AnyLaw, AtLeast0, LogNormal, ShareOf1
+from agentrl.simulation.laws import Above0, AnyLaw, AtLeast0, LogNormal, Quantiles, ShareOf1
+from agentrl.simulation.replay import Replay
 
 _PACKAGED = Path(__file__).resolve().parent.parent / "conf"
 
@@ -27,7 +28,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     groups: AtLeast1
     """Groups in a batch."""
     group_size: AtLeast1
-    turns: LogNormal
+    turns: LogNormal | Quantiles
     """Generations of one episode."""
     turns_group_share: ShareOf1
     """Share of the log-variance of `turns` that a task's episodes have in common."""
@@ -56,6 +57,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The same with health checks and reaping. These episodes would also be lost without."""
     success: AnyLaw
     """Probability, between 0 and 1, with which a task's episodes succeed."""
+    hardware: str = "h8"
+    """What it is simulated on where nothing else is said."""
+    replay: Replay | None = None
+    """Recorded episodes that take the place of drawn ones."""
 
 
 class EngineLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,10 @@ A law is a value; the random generator is passed in.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from itertools import pairwise
 from random import Random
+from statistics import NormalDist
 from typing import Annotated
 
 import msgspec
@@ -79,6 +82,42 @@ class Beta(Law, frozen=True, kw_only=True, tag="beta"):
         return random.betavariate(self.a, self.b)
 
 
+class Quantiles(Law, frozen=True, kw_only=True, tag="quantiles"):
+    """What was measured: the value that each share of all does not exceed, with straight lines between."""
+
+    shares: Annotated[tuple[float, ...], Meta(min_length=2)]
+    """Ascending, from 0 to 1."""
+    values: Annotated[tuple[float, ...], Meta(min_length=2)]
+    """As many, the smallest first and the largest last."""
+
+    def __post_init__(self) -> None:
+        if len(self.shares) != len(self.values) or (self.shares[0], self.shares[-1]) != (0, 1):
+            raise ValueError("quantiles need as many shares as values, from 0 to 1")
+        if any(low >= high for low, high in pairwise(self.shares)) or any(a > b for a, b in pairwise(self.values)):
+            raise ValueError("shares and values of quantiles must ascend")
+
+    @property
+    def cap(self) -> float:
+        """The largest value there is."""
+        return self.values[-1]
+
+    def at_share(self, share: float) -> float:
+        """The value that `share` (0 to 1) of all do not exceed."""
+        index = min(max(bisect_right(self.shares, share) - 1, 0), len(self.shares) - 2)
+        low, high = self.shares[index], self.shares[index + 1]
+        return self.values[index] + (self.values[index + 1] - self.values[index]) * (share - low) / (high - low)
+
+    def at(self, z: float) -> float:
+        """The value at the share of a standard normal variable below `z`: as `LogNormal.at`, for correlated draws."""
+        return self.at_share(_NORMAL.cdf(z))
+
+    def sample(self, random: Random) -> float:
+        return self.at_share(random.random())
+
+
+_NORMAL = NormalDist()
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One component of a mixture."""
 
@@ -101,4 +140,4 @@ class Mixture(Law, frozen=True, kw_only=True, tag="mixture"):
         return min(self.parts[-1].of.sample(random), self.cap)
 
 
-AnyLaw = Constant | Uniform | LogNormal | Pareto | Beta | Mixture
+AnyLaw = Constant | Uniform | LogNormal | Pareto | Beta | Quantiles | Mixture

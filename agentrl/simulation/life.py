@@ -7,11 +7,12 @@ is not luck. Each part of a life has a random stream of its own: changing one la
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
 from agentrl.simulation.config import Workload
+from agentrl.simulation.replay import Recorded
 
 MIN_GENERATED_TOKENS = 8
 """Shortest message: it must hold the head that says which turn it is (see `agentrl.simulation.tongue`)."""
@@ -54,6 +55,31 @@ class World:
         return Random("/".join(map(str, ("life", self._seed, *who))))
 
     def _draw(self, group: int, member: int, attempt: int) -> Life:
+        life = self._draw_by_law(group, member, attempt)
+        replay = self.workload.replay
+        if replay is None:
+            return life
+        return self._replayed(replay.find(self._seed, group, member), life, group, member, attempt)
+
+    def _replayed(self, recorded: Recorded, drawn: Life, group: int, member: int, attempt: int) -> Life:
+        """A recorded episode; a further attempt at it fails as the laws say. Hygiene saves its share of the lost."""
+        who = (group, member, attempt)
+        turns = tuple(Turn(t.generated_tokens, t.observation_tokens, t.tool_s) for t in recorded.turns)
+        if not turns:
+            turns = self._draw_turns(recorded.num_turns, self._random("turns", *who))
+        fate = self._random("replayed fate", *who)
+        saved = fate.random() * self.workload.failure_share >= self._failure_share
+        fails = (recorded.failed and not saved) if attempt == 0 else drawn.failure_turn is not None
+        return replace(
+            drawn,
+            turns=turns,
+            verifier_s=recorded.verifier_s,
+            reward=recorded.reward,
+            start_cold_s=recorded.start_s if attempt == 0 else drawn.start_cold_s,
+            failure_turn=int(fate.random() * len(turns)) if fails else None,
+        )
+
+    def _draw_by_law(self, group: int, member: int, attempt: int) -> Life:
         who = (group, member, attempt)
         turns = self._turns(group, self._random("turns", *who))
         fate = self._random("fate", *who)
@@ -79,6 +105,10 @@ class World:
         common = self._random("difficulty", group).gauss(0.0, 1.0)
         share = workload.turns_group_share
         z = math.sqrt(share) * common + math.sqrt(1 - share) * random.gauss(0.0, 1.0)
+        return self._draw_turns(max(round(workload.turns.at(z)), 1), random)
+
+    def _draw_turns(self, num_turns: int, random: Random) -> tuple[Turn, ...]:
+        workload = self.workload
         return tuple(
             Turn(
                 generated_tokens=min(
@@ -88,5 +118,5 @@ class World:
                 observation_tokens=max(round(workload.observation_tokens.sample(random)), 1),
                 tool_s=workload.tool_s.sample(random),
             )
-            for _ in range(max(round(workload.turns.at(z)), 1))
+            for _ in range(num_turns)
         )

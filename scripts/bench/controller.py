@@ -95,7 +95,7 @@ def bare_writes(folder: Path, num_episodes: int) -> float:
         for turn in range(TURNS):
             ledger.record_turn(
                 episode=f"e{episode}", turn=turn, message="cat note", command="cat note", exit_code=0,
-                observation="note 1 2", generation_s=0.0, tool_s=0.0, segment=bytes(120),
+                observation="note 1 2", generation_s=0.0, tool_s=0.0, num_sampled=3, num_context=4, segment=bytes(120),
             )  # fmt: skip
         ledger.end_episode(
             f"e{episode}", verdict="success", cause="rewarded", num_turns=TURNS, num_tokens=50, active_s=0.0,

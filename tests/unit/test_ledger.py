@@ -235,6 +235,8 @@ def test_tokens_of_a_turn_are_kept_until_the_trajectory_holds_them(tmp_path: Pat
             observation="",
             generation_s=0.1,
             tool_s=0.1,
+            num_sampled=1,
+            num_context=3,
             segment=b"tokens",
         )
         end(ledger, episode, reward, "success" if reward else "infra_failure")
