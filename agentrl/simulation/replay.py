@@ -57,12 +57,12 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     def find(self, seed: int, group: int, member: int) -> Recorded:
         """The episode that a member of a group replays. More groups than tasks, or members than episodes: again."""
         turn_over, index = divmod(group, len(self.tasks))
-        episodes = self.tasks[index]
-        if self.shuffled:
-            order = list(range(len(self.tasks)))
-            Random(f"replay/{seed}/{turn_over}").shuffle(order)
-            episodes = list(self.tasks[order[index]])
-            Random(f"replay/{seed}/group/{group}").shuffle(episodes)
+        if not self.shuffled:
+            return self.tasks[index][member % len(self.tasks[index])]
+        order = list(range(len(self.tasks)))
+        Random(f"replay/{seed}/{turn_over}").shuffle(order)
+        episodes = list(self.tasks[order[index]])
+        Random(f"replay/{seed}/group/{group}").shuffle(episodes)
         return episodes[member % len(episodes)]
 
 
