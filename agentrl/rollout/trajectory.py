@@ -28,15 +28,15 @@ class TrajectoryBuilder:
         """Tokens that the policy did not sample: prompt, template, observation."""
         self.ids += ids
         self._mask += bytes(len(ids))
-        self._logprobs.extend([0.0] * len(ids))
-        self._versions.extend([-1] * len(ids))
+        self._logprobs.frombytes(bytes(self._logprobs.itemsize * len(ids)))
+        self._versions += array.array("i", (-1,)) * len(ids)
 
     def append_sampled(self, generation: Generation) -> None:
         """Tokens that the policy sampled, under one version."""
         self.ids += generation.ids
         self._mask += b"\x01" * len(generation.ids)
         self._logprobs.extend(generation.logprobs)
-        self._versions.extend([generation.version] * len(generation.ids))
+        self._versions += array.array("i", (generation.version,)) * len(generation.ids)
 
     def take_segment(self) -> Segment:
         """What was appended since the last call: the part of the record that one turn adds to the ledger."""
