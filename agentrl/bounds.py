@@ -49,6 +49,12 @@ TopK: TypeAlias = Annotated[int, Meta(ge=-1)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 """Text that is not empty."""
 
+Swing: TypeAlias = Annotated[
+    str,
+    Meta(pattern=r"^(all|none|[1-9][0-9]{0,3})$", description="the form all, none, or a number of engines"),
+]
+"""Which engines share their GPU with the trainer."""
+
 RunName: TypeAlias = Annotated[
     str,
     Meta(

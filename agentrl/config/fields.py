@@ -21,6 +21,8 @@ from msgspec import Meta
 
 from agentrl.config.schema import JobConfig
 
+REPLACED = {"schedule.balance": "schedule.swing=all was in_turn, schedule.swing=none was overlap"}
+"""Keys of earlier versions, and what to write now."""
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from agentrl.config.fields import schema
 from agentrl.config.lint import Finding, LintFacts, Severity
 from agentrl.config.schema import JobConfig
-from agentrl.controller.config import Balance
+from agentrl.controller.config import num_swing
 from agentrl.inference.config import Dtype, EngineBackend
 from agentrl.model.config import Recipe
 from agentrl.rollout.config import ToolFormat
@@ -236,12 +236,20 @@ def lag_allows_schedule(config: JobConfig, facts: LintFacts) -> Iterator[Finding
     """Tokens sampled while the trainer works are a version old when they are trained; carried-over ones too."""
     if config.schedule.max_policy_lag > 0:
         return
-    if config.schedule.balance is Balance.overlap:
+    if num_swing(config.schedule.swing, config.inference.num_engines) < config.inference.num_engines:
         message = "0 drops everything that is generated while the trainer works"
-        yield _error("schedule.max_policy_lag", message, "set it to 1 or more, or choose schedule=in_turn")
+        yield _error("schedule.max_policy_lag", message, "set it to 1 or more, or choose schedule=colocated")
     else:
         message = "0 drops every episode that is carried over a step"
         yield _warning("schedule.max_policy_lag", message, "set it to 1 or more")
+
+
+def swing_engines_exist(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """Swing engines are some of the engines: more than there are cannot be lent to the trainer."""
+    swing, engines = config.schedule.swing, config.inference.num_engines
+    if num_swing(swing, engines) > engines:
+        message = f"{swing} exceeds inference.num_engines ({engines})"
+        yield _error("schedule.swing", message, "set it to all, or start more engines")
 
 
 def warmup_ends(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
@@ -273,7 +281,8 @@ def cpus_for_threads(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
         return
     engines = config.inference.num_engines * config.inference.threads
     ranks = config.trainer.world_size * config.trainer.threads
-    threads = engines + ranks if config.schedule.balance is Balance.overlap else max(engines, ranks)
+    dedicated = engines - num_swing(config.schedule.swing, config.inference.num_engines) * config.inference.threads
+    threads = max(engines, dedicated + ranks)
     if threads > facts.num_cpus:
         key = "trainer.world_size" if ranks >= engines else "inference.num_engines"
         yield _warning(
@@ -320,6 +329,7 @@ RULES: tuple[Rule, ...] = (
     episode_fits_micro_batch,
     sampling_filters,
     examples_alternate,
+    swing_engines_exist,
     lag_allows_schedule,
     warmup_ends,
     disk_below_memory,

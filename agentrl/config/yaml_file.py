@@ -17,7 +17,7 @@ from omegaconf import grammar_parser
 from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import GrammarParseError
 
-from agentrl.config.fields import Leaf, Schema, schema
+from agentrl.config.fields import REPLACED, Leaf, Schema, schema
 from agentrl.errors import UserError
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
@@ -221,6 +221,8 @@ def unknown_key(key: str, where: str, known: Schema) -> UserError:
     """The error for a key that the schema does not have."""
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         return UserError(f"{where}: '{key}': Hydra's own settings have no effect here", hint="remove it")
+    if key in REPLACED:
+        return UserError(f"{where}: '{key}' is gone", hint=REPLACED[key])
     nearest = known.nearest(key)
     hint = f"did you mean '{nearest}'?" if nearest else "agentrl show --schema lists all keys"
     return UserError(f"{where}: unknown key '{key}'", hint=hint)

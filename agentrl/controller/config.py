@@ -5,16 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from agentrl.bounds import Count, CountOrZero, Factor, PositiveShare, Seconds, Share
-
-
-class Balance(Enum):
-    """How generation and training share the machine."""
-
-    in_turn = "in_turn"
-    """Collect, suspend what is unfinished, train, publish, resume. Lag 0 but for carried-over episodes."""
-    overlap = "overlap"
-    """Generation goes on while the trainer works; only publication suspends it."""
+from agentrl.bounds import Count, CountOrZero, Factor, PositiveShare, Seconds, Share, Swing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +16,10 @@ class ScheduleConfig:
     groups_per_step: Count = 8
     """Complete groups in one batch."""
 
-    balance: Balance = Balance.in_turn
-    """How generation and training share the machine."""
+    swing: Swing = "all"
+    """Engines that share their GPU with the trainer: the first so many, `all`, or `none`. With `all` generation and
+    training take turns (colocated); with `none` the trainer has GPUs of its own and generation never stops
+    (disaggregated); between them the other engines go on while the swing ones train (hybrid)."""
 
     window_groups: Count = 16
     """Groups open (launched, not yet taken or dropped) at once. A batch takes any complete ones, oldest first; a
@@ -66,6 +59,13 @@ class ScheduleConfig:
 
     eval_tasks: CountOrZero = 32
     """Held-out tasks acted on greedily before the first and after the last step; 0 turns evaluation off."""
+
+
+def num_swing(swing: str, num_engines: int) -> int:
+    """How many of the engines are swing engines; engine-0 is the first."""
+    if swing == "all":
+        return num_engines
+    return 0 if swing == "none" else int(swing)
 
 
 class PublishMethod(Enum):

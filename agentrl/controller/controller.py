@@ -16,7 +16,7 @@ from agentrl.clock import monotonic, wall
 from agentrl.config.schema import JobConfig
 from agentrl.controller.admission import max_live_episodes
 from agentrl.controller.collector import Collector
-from agentrl.controller.config import Balance
+from agentrl.controller.config import num_swing
 from agentrl.controller.evaluate import evaluate
 from agentrl.controller.fleet import Fleet, Weights
 from agentrl.controller.recovery import Recovered, load_batch
@@ -62,6 +62,7 @@ class Controller:
         """`entropy` makes batch ids that no other run has."""
         self._config = config
         self._schedule = config.schedule
+        self._num_swing = num_swing(config.schedule.swing, config.inference.num_engines)
         self._recovered = recovered
         self._heldout = heldout
         self._collector = collector
@@ -99,7 +100,7 @@ class Controller:
         self._collector.collect_for(step)
         await self._collector.wait_complete()
         selection = self._collector.take()
-        if self._schedule.balance is Balance.in_turn:
+        if self._num_swing:
             self._collector.pause_launching()
         row = StepRow(
             step=step,
@@ -121,7 +122,7 @@ class Controller:
         return row
 
     async def _train_and_publish(self, row: StepRow) -> None:
-        if self._schedule.balance is Balance.in_turn:
+        if self._num_swing:
             await self._fleet.suspend()
         self._phase("training", f"step {row.step}")
         began = monotonic()

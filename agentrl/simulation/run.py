@@ -12,7 +12,8 @@ from random import Random
 
 from agentrl.config.schema import JobConfig
 from agentrl.controller.brain import Brain, assemble
-from agentrl.controller.config import Balance, ScheduleConfig
+from agentrl.controller.config import ScheduleConfig
+from agentrl.inference.config import InferenceConfig
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.observe.config import ObserveConfig
@@ -146,13 +147,14 @@ def reference_config(
             turn_timeout_s=_UNBOUNDED_S,
             episode_timeout_s=_UNBOUNDED_S,
         ),
+        inference=InferenceConfig(num_engines=hardware.engines),
         algorithm=AlgorithmConfig(group_size=workload.group_size),
         schedule=ScheduleConfig(
             steps=steps,
             groups_per_step=workload.groups,
             window_groups=window_groups,
             max_live_episodes=live,
-            balance=Balance.overlap,
+            swing="none",
             max_policy_lag=steps,
             drop_zero_variance=False,
             max_infra_retries=10,

@@ -28,7 +28,7 @@ def test_run_reaches_its_last_step_and_says_what_it_came_to(lab: Lab) -> None:
 
 
 def test_overlapped_run_trains_while_it_generates_and_keeps_the_bound_on_lag(lab: Lab) -> None:
-    job = lab.launch("schedule.balance=overlap", "schedule.max_policy_lag=2", "inference.num_engines=2")
+    job = lab.launch("schedule.swing=none", "schedule.max_policy_lag=2", "inference.num_engines=2")
     assert job.end() == 0, (lab.folder / "stderr.log").read_text()
     lab.check_each_group_trained_at_most_once(4)
     assert lab.summary()["policy_lag"]["max"] <= 2

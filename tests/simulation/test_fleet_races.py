@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.controller.config import Balance
 from agentrl.controller.fleet import Fleet, Weights
 from agentrl.inference.engine import SamplingParams
 from agentrl.rollout.active_time import ActiveTime
@@ -58,7 +57,7 @@ def test_collecting_begins_when_an_engine_comes_back_although_nothing_is_live(tm
             window_groups=1,
             laws=["groups=1", "group_size=2"],
             machines=["engines=1", "engine.restart_s=4000", "trainer.step_s=5000"],
-            schedule={"balance": Balance.in_turn, "stall_timeout_s": 20_000.0},
+            schedule={"swing": "all", "stall_timeout_s": 20_000.0},
         )
         run = FaultyRun(chosen, tmp_path / "ledger.sqlite")
         await run.run([Fault(at_s=5000, target=Target.ENGINE)])  # It comes back after the first step is trained.

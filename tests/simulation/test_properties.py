@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentrl.controller.config import Balance
 from agentrl.controller.job import leaves
 from agentrl.errors import ProcessFailed
 from agentrl.ledger.reader import LedgerReader
@@ -93,7 +92,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "laws": [f"{key}={value}" for key, value in laws.items()],
         "machines": [f"{key}={value}" for key, value in machines.items()],
         "schedule": {
-            "balance": draw(st.sampled_from(list(Balance))),
+            "swing": draw(st.sampled_from(["all", "none", "1"])),
             "max_policy_lag": draw(st.integers(0, 3)),
             "drop_zero_variance": draw(st.booleans()),
             "max_refill": draw(st.sampled_from([1.0, 3.0])),

@@ -45,7 +45,9 @@ OVERRIDES = {
     "key below a value": Case(["unknown key 'seed.x'"], overrides=["+seed.x=1"]),
     "missing option": Case(["no option 'tinny'", "folder, smollm2, tiny", "'tiny'?"], overrides=["model=tinny"]),
     "unknown group": Case(["unknown key 'modle'", "'model'"], overrides=["modle=tiny"]),
-    "value for a group": Case(["group 'schedule' has no option '5'", "in_turn, overlap"], overrides=["schedule=5"]),
+    "value for a group": Case(
+        ["group 'schedule' has no option '5'", "colocated, disaggregated, hybrid"], overrides=["schedule=5"]
+    ),
     "not an integer": Case(["schedule.steps: abc is not a whole number >= 1"], overrides=["schedule.steps=abc"]),
     "a float for an integer": Case(["seed: 1.5 is not a whole number"], overrides=["seed=1.5"]),
     "an exponent for an integer": Case(["is not a whole number", "write 1000"], overrides=["schedule.steps=1e3"]),

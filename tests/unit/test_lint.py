@@ -90,10 +90,11 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     ("sampling_filters", {"agent__frequency_penalty": 0.1}, ERROR, "agent.frequency_penalty"),
     ("sampling_filters", {"agent__presence_penalty": -0.1}, ERROR, "agent.presence_penalty"),
     ("examples_alternate", {"agent__examples": ["a"]}, ERROR, "agent.examples"),
+    ("swing_engines_exist", {"schedule__swing": "2"}, ERROR, "schedule.swing"),
     ("lag_allows_schedule", {"schedule__max_policy_lag": 0}, WARNING, "schedule.max_policy_lag"),
     (
         "lag_allows_schedule",
-        {"schedule__max_policy_lag": 0, "schedule__balance": "overlap"},
+        {"schedule__max_policy_lag": 0, "schedule__swing": "none"},
         ERROR,
         "schedule.max_policy_lag",
     ),
@@ -101,7 +102,7 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     ("disk_below_memory", {"sandbox__disk_mb": 512}, WARNING, "sandbox.disk_mb"),
     ("cpu_dtype", {"inference__dtype": "bfloat16"}, WARNING, "inference.dtype"),
     ("cpus_for_threads", {"trainer__threads": 2}, WARNING, "trainer.world_size"),
-    ("cpus_for_threads", {"schedule__balance": "overlap"}, WARNING, "trainer.world_size"),
+    ("cpus_for_threads", {"schedule__swing": "none"}, WARNING, "trainer.world_size"),
     ("cpus_for_threads", {"inference__num_engines": 3}, WARNING, "inference.num_engines"),
     ("ignored_settings", {"model__path": "somewhere"}, WARNING, "model.path"),
 ]
