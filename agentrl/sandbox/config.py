@@ -32,6 +32,10 @@ class SandboxConfig:
     memory_mb: Count = 512
     """Memory of all processes of one sandbox, in MiB, where the task does not ask for less."""
 
+    seccomp: bool = True
+    """Whether a system call filter stands before the kernel: no mounts, namespaces, tracing, key rings, bpf or io_uring
+    inside. strace and gdb need it off."""
+
     pids: Count = 128
     """Processes and threads of one sandbox."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentrl.sandbox.provider import DEFAULT_PATH
-from agentrl.sandbox.supervisor.launch import EMPTY_FD, INFO_FD
+from agentrl.sandbox.supervisor.launch import EMPTY_FD, INFO_FD, SECCOMP_FD
 
 _GRADING_MB = {"/tests": 32, "/logs": 8, "/logs/verifier": 8, "/logs/agent": 8, "/logs/artifacts": 8}
 """Folders with space of their own. As mounts they can be emptied and filled, but not removed or renamed."""
@@ -80,11 +80,12 @@ FILES = {
 """Made-up files, writable in the sandbox."""
 
 
-def bwrap_argv(bwrap: str, *, disk_bytes: int, host_root: Path = Path("/")) -> list[str]:
+def bwrap_argv(bwrap: str, *, disk_bytes: int, seccomp: bool, host_root: Path = Path("/")) -> list[str]:
     """The command that becomes one sandbox, started as root of its user namespace. Sizes in bytes."""
     argv = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox", "--cap-drop", "ALL"]
     argv += ["--info-fd", str(INFO_FD)]
+    argv += ["--seccomp", str(SECCOMP_FD)] if seccomp else []
     argv += ["--size", str(disk_bytes), "--tmpfs", "/"]
     argv += ["--ro-bind", "/usr", "/usr"]
     for name in _MERGED_FOLDERS:

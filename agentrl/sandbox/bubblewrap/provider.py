@@ -6,12 +6,13 @@ import asyncio
 import itertools
 import logging
 import os
+import platform
 import re
 import secrets
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import SandboxError
+from agentrl.errors import SandboxError, UserError
 from agentrl.sandbox.bubblewrap import records
 from agentrl.sandbox.bubblewrap.host import Host, check_host
 from agentrl.sandbox.bubblewrap.layout import AGENT_UID, FILES, UNCOUNTED_MB, bwrap_argv
@@ -20,6 +21,7 @@ from agentrl.sandbox.bubblewrap.records import reap
 from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox, Upload, pack
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Image, SandboxSpec
+from agentrl.sandbox.supervisor import seccomp
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 _NAME_CHARS = 64
@@ -39,6 +41,11 @@ class BubblewrapProvider:
 
     def __init__(self, config: SandboxConfig, *, state_dir: Path, host: Host | None = None) -> None:
         """`host` None asks `check_host`; give one to use less than the machine allows."""
+        if config.seccomp and not seccomp.supported():
+            raise UserError(
+                f"there is no system call filter for this machine ({platform.machine()}) or its kernel",
+                hint="set sandbox.seccomp=false to run sandboxes without one",
+            )
         self._config = config
         self._state_dir = state_dir
         self._host = host or check_host()
@@ -107,10 +114,11 @@ class BubblewrapProvider:
             await link.request(
                 "start",
                 box=box_id,
-                argv=bwrap_argv(self._host.bwrap, disk_bytes=disk_mb << 20),
+                argv=bwrap_argv(self._host.bwrap, disk_bytes=disk_mb << 20, seccomp=config.seccomp),
                 ids=[self._host.ids.first, self._host.ids.count],
                 memory_bytes=memory_mb << 20,
                 pids=config.pids,
+                seccomp=config.seccomp,
                 cpus=spec.cpus,
                 timeout_s=config.start_timeout_s,
                 lifetime_s=config.lifetime_s,

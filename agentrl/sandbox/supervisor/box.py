@@ -37,6 +37,7 @@ class Box:
         cgroup: Cgroup,
         limits: Limits,
         rlimits: bool,
+        filter_program: bytes,
         start_id: int,
         start_timeout_s: float,
         lifetime_s: float,
@@ -46,10 +47,12 @@ class Box:
     ) -> None:
         """`send` takes replies to the owner; that to `start_id` comes when the first process runs or never will.
 
-        `reap` reaps adopted processes. Raises OSError when the machine has no processes or descriptors left.
+        `filter_program` stands before system calls, empty for none. `reap` reaps adopted processes. Raises OSError when
+        the machine has no processes or descriptors left.
         """
         self._reactor = reactor
         self._ids, self._cgroup, self._limits, self._rlimits = ids, cgroup, limits, rlimits
+        self._filter_program = filter_program
         self._send = send
         self._reap = reap
         self._on_gone = on_gone
@@ -62,7 +65,7 @@ class Box:
         self._closing: list[int] = []
         self._frozen = False
         self._outer_gone = False
-        self._launched = launch(argv, ids, cgroup)
+        self._launched = launch(argv, ids, cgroup, filter_program)
         self._outer_fd = os.pidfd_open(self._launched.pid)
         reactor.on_readable(self._outer_fd, self._outer_ended)
         reactor.on_readable(self._launched.up_fd, self._first_process_runs)
@@ -135,7 +138,14 @@ class Box:
         except OSError as error:  # killed since it said that it runs
             self.kill(f"its first process is gone: {error}")
             return
-        self._room = Room(pidfd, self._ids.ranged, self._cgroup, self._limits, self._rlimits)
+        self._room = Room(
+            pidfd=pidfd,
+            ranged=self._ids.ranged,
+            cgroup=self._cgroup,
+            limits=self._limits,
+            rlimits=self._rlimits,
+            filter_program=self._filter_program,
+        )
         try:
             self._door_pid, sock = open_door(self._room)
         except OSError as error:

@@ -46,6 +46,8 @@ class Room:
     limits: Limits
     rlimits: bool
     """Whether limits must be set per process, for want of cgroups."""
+    filter_program: bytes
+    """What stands before system calls; empty for nothing."""
 
 
 @dataclass(frozen=True)

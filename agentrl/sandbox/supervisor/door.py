@@ -14,7 +14,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from agentrl.sandbox.supervisor import files, frames, syscalls
+from agentrl.sandbox.supervisor import files, frames, seccomp, syscalls
 from agentrl.sandbox.supervisor.command import ROOT_CAPABILITIES, Command, Room, kill_all, signal_all
 from agentrl.sandbox.supervisor.connection import Connection
 from agentrl.sandbox.supervisor.execution import ExecRequest, Execution
@@ -61,6 +61,8 @@ def _enter(room: Room, socket_fd: int) -> None:
     syscalls.hide_memory()
     syscalls.bound_capabilities(ROOT_CAPABILITIES if room.ranged else ())
     syscalls.forbid_new_privileges()
+    if room.filter_program:  # the one that bwrap was given holds for its own children only
+        seccomp.install(room.filter_program)
 
 
 class Door:

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.sandbox.supervisor import syscalls
+from agentrl.sandbox.supervisor import seccomp, syscalls
 from agentrl.sandbox.supervisor.cgroups import Cgroup
 from agentrl.sandbox.supervisor.processes import close_other_fds, run_and_exit
 
@@ -18,6 +18,8 @@ INFO_FD = 3
 """bwrap writes the pid of the sandbox's first process here."""
 EMPTY_FD = 4
 """Reads as an empty file."""
+SECCOMP_FD = 5
+"""Reads as the system call filter, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,16 @@ class Launched:
     stderr_fd: int
 
 
-def launch(argv: list[str], ids: IdMap, cgroup: Cgroup) -> Launched:
-    """Fork the child. It never returns into our code: it is bwrap, or it exits with the reason on its stderr."""
+def launch(argv: list[str], ids: IdMap, cgroup: Cgroup, filter_program: bytes) -> Launched:
+    """Fork the child, behind `filter_program` if that is not empty.
+
+    It never returns into our code: it is bwrap, or it exits with the reason on its stderr.
+    """
     info, up, stderr = os.pipe(), os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        run_and_exit(lambda: _become_bwrap(argv, ids, cgroup, info=info[1], up=up[1], stderr=stderr[1]))
+        fds = {"info": info[1], "up": up[1], "stderr": stderr[1]}
+        run_and_exit(lambda: _become_bwrap(argv, ids, cgroup, filter_program, **fds))
     for _, write_end in (info, up, stderr):
         os.close(write_end)
     return Launched(pid, info[0], up[0], stderr[0])
@@ -65,7 +71,9 @@ def try_out() -> None:
         sys.exit(str(error))
 
 
-def _become_bwrap(argv: list[str], ids: IdMap, cgroup: Cgroup, *, info: int, up: int, stderr: int) -> None:
+def _become_bwrap(
+    argv: list[str], ids: IdMap, cgroup: Cgroup, filter_program: bytes, *, info: int, up: int, stderr: int
+) -> None:
     os.dup2(stderr, 2)
     try:
         syscalls.default_signals()
@@ -75,7 +83,7 @@ def _become_bwrap(argv: list[str], ids: IdMap, cgroup: Cgroup, *, info: int, up:
         syscalls.die_with_parent(signal.SIGKILL)
         if os.getppid() != supervisor:
             return
-        _place_fds(info, up)
+        _place_fds(info, up, filter_program)
         os.chdir("/")
         os.execve(argv[0], argv, {"PATH": "/usr/bin:/bin"})
     except OSError as error:
@@ -83,13 +91,14 @@ def _become_bwrap(argv: list[str], ids: IdMap, cgroup: Cgroup, *, info: int, up:
         raise
 
 
-def _place_fds(info: int, up: int) -> None:
+def _place_fds(info: int, up: int, filter_program: bytes) -> None:
     """Put the descriptors where bwrap's arguments expect them; everything else closes."""
     null = os.open(os.devnull, os.O_RDONLY)
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (null, up, info, null)]
-    for target, fd in zip((0, 1, INFO_FD, EMPTY_FD), high, strict=True):
+    sources = (null, up, info, null, seccomp.program_fd(filter_program))
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in sources]
+    for target, fd in zip((0, 1, INFO_FD, EMPTY_FD, SECCOMP_FD), high, strict=True):
         os.dup2(fd, target)
-    close_other_fds((0, 1, 2, INFO_FD, EMPTY_FD))
+    close_other_fds((0, 1, 2, INFO_FD, EMPTY_FD, SECCOMP_FD))
 
 
 def _enter_user_namespace(ids: IdMap) -> None:

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 
-from agentrl.sandbox.supervisor import frames, syscalls
+from agentrl.sandbox.supervisor import frames, seccomp, syscalls
 from agentrl.sandbox.supervisor.box import Box
 from agentrl.sandbox.supervisor.cgroups import Cgroup, Hierarchies, Limits, create_base, remove_base
 from agentrl.sandbox.supervisor.connection import Connection
@@ -80,6 +80,7 @@ class Server:
                 cgroup=cgroup,
                 limits=limits,
                 rlimits=self._hierarchies.version == 0,
+                filter_program=seccomp.program() if header["seccomp"] else b"",
                 start_id=header["id"],
                 start_timeout_s=header["timeout_s"],
                 lifetime_s=header["lifetime_s"],

@@ -23,8 +23,10 @@ CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_KILL, CAP_SETGID, CAP_S
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
+_PR_SET_SECCOMP = 22
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_MODE_FILTER = 2
 _CAP_HIGHEST = 63
 _CAP_HEADER_V3 = 0x20080522
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
@@ -34,6 +36,12 @@ _IGNORED_SIGNALS = (2, 13, 15, 25)
 """SIGINT and SIGTERM, which the supervisor ignores; SIGPIPE and SIGXFSZ, which Python ignores."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _FilterProgram(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("num_instructions", ctypes.c_ushort), ("address", ctypes.c_void_p))
 
 
 def _check(result: int, what: str) -> None:
@@ -85,6 +93,12 @@ def set_capabilities(mask: int) -> None:
 def forbid_new_privileges() -> None:
     """Make setuid bits and file capabilities without effect for this process and all that it starts."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
+
+
+def set_filter(num_instructions: int, address: int) -> None:
+    """Install the seccomp program at `address` (array of struct sock_filter). Irreversible. Raises OSError."""
+    program = _FilterProgram(num_instructions, address)
+    _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0), "prctl(SECCOMP)")
 
 
 def default_signals() -> None:
