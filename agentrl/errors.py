@@ -6,6 +6,8 @@ know only Python can still catch it. A message says what is wrong and where; `hi
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 
 class AgentrlError(Exception):
     """Root of all errors raised on purpose. `str(error)` is one line: the message, then the hint."""
@@ -32,7 +34,18 @@ class EngineRequestError(AgentrlError, ValueError):
 
 
 class SandboxError(AgentrlError, OSError):
-    """A sandbox could not be started, or its transport broke. Infrastructure, never the agent's doing."""
+    """A sandbox could not be started, ended, or its transport broke; a command's failure is none.
+
+    `death` says how it ended (`agentrl.sandbox.death.Death`), where its provider knows.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, death: StrEnum | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.death = death
+
+
+class ImageError(AgentrlError, ValueError):
+    """An image that cannot be made: a step of it failed, or asks for what this backend does not have."""
 
 
 class TaskError(AgentrlError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of commands where the image sets none."""
@@ -19,12 +19,55 @@ class Copy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Run:
+    """A step of an image: a command, run as in a sandbox on what the steps before it made. It must exit with 0."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str = "/"
+    user: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add:
+    """A step of an image: files of the host. `owner`: user (and `:group`), by name or number; None is root."""
+
+    copies: tuple[Copy, ...]
+    owner: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpack:
+    """A step of an image: the contents of a tar archive (plain, gz, bz2 or xz) in the folder `target`."""
+
+    source: Path
+    target: str = "/"
+
+
+Step: TypeAlias = Run | Add | Unpack
+
+
+@dataclass(frozen=True, kw_only=True)
 class Image:
     """What a sandbox's file system holds at the start, on top of the read-only base."""
 
     copies: tuple[Copy, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = "/root"
+    user: str | None = None
+    """User of commands that name none; None is root."""
+    steps: tuple[Step, ...] = ()
+    """What is built once, in order, into layers below `copies`; needs `Capabilities.build`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a provider can do on this machine. The rest of the protocols every provider can."""
+
+    snapshot: bool
+    """`Sandbox.snapshot`, and `create` from one."""
+    build: bool
+    """Images with steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +104,44 @@ class ExecResult:
     leftover_processes: int = 0
     """Processes that the command started and that outlived it; they were left running unless it timed out."""
     duration_s: float = 0.0
+    shell_reset: bool = False
+    """In a session: the shell ended before it could leave its state (killed, replaced by exec, out of time). The next
+    command begins with the state from before this one."""
+
+
+class Session(Protocol):
+    """A shell that goes on from command to command: folder, variables, functions, aliases and options survive.
+
+    Processes left in the background run on, as after any command; they are no jobs of the next.
+    """
+
+    @property
+    def state(self) -> bytes:
+        """What the next command begins with, for `Sandbox.session` of this sandbox or of one with the same files."""
+        ...
+
+    async def exec(self, command: str, *, timeout_s: float, max_output_bytes: int | None = None) -> ExecResult:
+        """Run a command as `Sandbox.exec` does, in the shell that the last one left."""
+        ...
+
+
+class Snapshot(Protocol):
+    """The files of a sandbox at one moment, sealed: `SandboxProvider.create` makes any number of sandboxes of it.
+
+    What ran in the sandbox is not in it, nor what lay in /tests, /logs and /dev/shm.
+    """
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def leftover_processes(self) -> int:
+        """Processes that ran in the sandbox meanwhile, and that sandboxes made of it will lack."""
+        ...
+
+    async def release(self) -> None:
+        """Forget it; its files go when the last sandbox that stands on them is closed. Idempotent, never raises."""
+        ...
 
 
 class Sandbox(Protocol):
@@ -84,6 +165,20 @@ class Sandbox(Protocol):
 
         `cwd` None is the image's workdir. Waits for the process, not for the end of its output: a daemon that keeps
         stdout open does not hold the result.
+        """
+        ...
+
+    def session(
+        self,
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        state: bytes = b"",
+    ) -> Session:
+        """A bash session; nothing runs before its first command. Commands of all sessions run one after another.
+
+        With the `state` of an earlier session it goes on from there, and `cwd` and `env` are of no account.
         """
         ...
 
@@ -117,6 +212,15 @@ class Sandbox(Protocol):
 
     async def thaw(self) -> None: ...
 
+    async def snapshot(self) -> Snapshot:
+        """Seal the file system as it is, in tens of milliseconds whatever its size, and go on from there.
+
+        Processes stand still meanwhile and run on afterwards; with some running, it takes a copy of what changed, in
+        time that grows with that. Commands sent meanwhile wait. A full disk does not matter. Raises SandboxError, also
+        where `Capabilities.snapshot` is not there.
+        """
+        ...
+
     async def close(self) -> None:
         """End every process in it and remove its files. Idempotent; never raises for a sandbox already dead."""
         ...
@@ -125,10 +229,25 @@ class Sandbox(Protocol):
 class SandboxProvider(Protocol):
     """Starts sandboxes."""
 
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        """Start one and wait until it answers a probe. Raises SandboxError."""
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def prepare(self, image: Image) -> None:
+        """Build the steps of an image, if that has not been done; `create` then finds them. Without steps: nothing.
+
+        Raises ImageError when a step fails, SandboxError when the machine does.
+        """
+        ...
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        """Start one and wait until it answers a probe. Raises SandboxError; ImageError as `prepare` does.
+
+        With a `snapshot` (of this provider, not yet released) its files are those of the snapshot, and nothing of the
+        image is copied again; the image's environment, workdir and user hold for commands as always. Forking is
+        this, once per child: each has an owner of its own.
+        """
         ...
 
     async def close(self) -> None:
-        """Close every sandbox that is still open."""
+        """Close every sandbox that is still open, and release every snapshot."""
         ...

@@ -19,7 +19,8 @@ from agentrl.inference.engine import Engine, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec, TurnRecord
 from agentrl.sandbox.config import SandboxConfig
-from agentrl.sandbox.provider import SandboxSpec
+from agentrl.sandbox.provider import SandboxSpec, Snapshot
+from agentrl.simulation.bound import bound
 from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.figures import Figures, Sample, drawn, figures
 from agentrl.simulation.life import Life, World
@@ -75,6 +76,13 @@ async def run_baseline(baseline: Baseline, scenario: Scenario) -> Figures:
         engine_s=len(engines) * monotonic(),
         verdicts=verdicts,
         lost=0,
+        bound_s=bound(
+            [world.life(*parse_episode(result.result().spec.episode)) for result in results],
+            workload,
+            hardware,
+            sandboxes=min(len(members), hardware.sandboxes),
+            warm=False,
+        ).collecting_s,
     )
 
 
@@ -123,8 +131,8 @@ class BarrierProvider(SimulatedProvider):
         super().__init__(world, starts_at_once=starts_at_once, start_timeout_s=start_timeout_s)
         self._up, self._done = Barrier(num_members), Barrier(num_members)
 
-    async def create(self, spec: SandboxSpec) -> SimulatedSandbox:
-        sandbox = await super().create(spec)
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> SimulatedSandbox:
+        sandbox = await super().create(spec, snapshot=snapshot)
         await self._up.wait(_owner(spec))
         return sandbox
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from agentrl.errors import EngineError, SandboxError
 from agentrl.inference.engine import EngineLoad, FinishReason, Generation, SamplingParams
-from agentrl.sandbox.provider import ExecResult, SandboxSpec
+from agentrl.sandbox.provider import Capabilities, ExecResult, Image, SandboxSpec, Snapshot
+from agentrl.simulation.session import SimulatedSession
 
 
 class InstantEngine:
@@ -110,6 +111,16 @@ class InstantSandbox:
             self._files["/logs/verifier/reward.txt"] = self._reward
         return ExecResult(exit_code=0, signal=None, stdout=self._output, stderr=b"", bytes_total=len(self._output))
 
+    def session(
+        self,
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        state: bytes = b"",
+    ) -> SimulatedSession:
+        return SimulatedSession(self, user=user, state=state)
+
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         self._check()
         self._files[path] = data
@@ -137,6 +148,9 @@ class InstantSandbox:
         self._check()
         return 0
 
+    async def snapshot(self) -> Snapshot:
+        raise SandboxError(f"{self.id} makes no snapshots")
+
     async def close(self) -> None:
         self.alive = False
 
@@ -153,7 +167,14 @@ class InstantProvider:
         self._reward = reward
         self._numbers = itertools.count()
 
-    async def create(self, spec: SandboxSpec) -> InstantSandbox:
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(snapshot=False, build=False)
+
+    async def prepare(self, image: Image) -> None:
+        return
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> InstantSandbox:
         return InstantSandbox(f"instant-{next(self._numbers)}", output=self._output, reward=self._reward)
 
     async def close(self) -> None:

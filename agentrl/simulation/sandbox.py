@@ -15,14 +15,19 @@ from pathlib import Path
 
 from agentrl.clock import monotonic
 from agentrl.errors import SandboxError
-from agentrl.sandbox.provider import ExecResult, SandboxSpec
+from agentrl.sandbox.provider import Capabilities, ExecResult, Image, SandboxSpec, Snapshot
 from agentrl.simulation.life import Life, World
+from agentrl.simulation.session import SimulatedSession
 from agentrl.simulation.tongue import parse_episode
 from agentrl.tasks.verifier import LOGS, TESTS
 
 LOST = "lost"
 """Why a sandbox answers no more whose owner's life said so."""
 _VERIFY = f"{TESTS}/test.sh"
+SNAPSHOT_S = 0.03
+"""A snapshot, whatever it holds: measured by scripts/bench/sandbox.py."""
+FORK_S = 0.05
+"""The start of a sandbox from a snapshot: as any start, without what an image's set-up takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,19 @@ class _Effect:
     """The sandbox is lost at its end."""
 
 
+@dataclass
+class SimulatedSnapshot:
+    """The files of a sandbox at one moment."""
+
+    id: str
+    files: dict[str, bytes]
+    leftover_processes: int = 0
+    released: bool = False
+
+    async def release(self) -> None:
+        self.released = True
+
+
 class SimulatedSandbox:
     """One sandbox with its own clock, which stands still while it is frozen."""
 
@@ -44,6 +62,7 @@ class SimulatedSandbox:
         self._life = life
         self._on_close = on_close
         self._files: dict[str, bytes] = {}
+        self._snapshots = itertools.count()
         self._lock = asyncio.Lock()
         self._frozen = False
         self._problem: str | None = None
@@ -82,6 +101,16 @@ class SimulatedSandbox:
                 duration_s=effect.duration_s,
             )
 
+    def session(
+        self,
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        state: bytes = b"",
+    ) -> SimulatedSession:
+        return SimulatedSession(self, user=user, state=state)
+
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         self._check()
         self._files[path] = data
@@ -117,6 +146,18 @@ class SimulatedSandbox:
         self._check()
         self._frozen = False
         self._notify()
+
+    def restore(self, snapshot: SimulatedSnapshot) -> None:
+        """Have the snapshot's files."""
+        self._files = dict(snapshot.files)
+
+    async def snapshot(self) -> SimulatedSnapshot:
+        self._check()
+        files = {path: data for path, data in self._files.items() if not path.startswith((f"{TESTS}/", "/logs/"))}
+        snapshot = SimulatedSnapshot(f"{self.id}@{next(self._snapshots)}", files, int(self._lock.locked()))
+        await asyncio.sleep(SNAPSHOT_S)
+        self._check()
+        return snapshot
 
     async def close(self) -> None:
         self.die("closed")
@@ -185,10 +226,21 @@ class SimulatedProvider:
         """Sandboxes that are alive, in the order in which they came up."""
         return tuple(self._open.values())
 
-    async def create(self, spec: SandboxSpec) -> SimulatedSandbox:
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(snapshot=True, build=True)
+
+    async def prepare(self, image: Image) -> None:
+        """What building an image takes is in the lives' cold starts."""
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> SimulatedSandbox:
         self._check()
         life = self._world.life(*parse_episode(spec.owner)) if spec.owner is not None else None
-        if self._warm:
+        _check_snapshot(snapshot)
+        if snapshot is not None:
+            async with self._starting:
+                await self._start(FORK_S)
+        elif self._warm:
             await asyncio.sleep(life.start_warm_s if life else 0.0)
         else:
             async with self._starting:
@@ -196,6 +248,8 @@ class SimulatedProvider:
         self._check()
         sandbox_id = f"sandbox-{next(self._numbers):06d}"
         sandbox = self._make(sandbox_id, spec, life)
+        if isinstance(snapshot, SimulatedSnapshot):
+            sandbox.restore(snapshot)
         self._open[sandbox_id] = sandbox
         return sandbox
 
@@ -220,3 +274,8 @@ class SimulatedProvider:
     def _check(self) -> None:
         if self._closed:
             raise SandboxError("the provider is closed")
+
+
+def _check_snapshot(snapshot: Snapshot | None) -> None:
+    if snapshot is not None and (not isinstance(snapshot, SimulatedSnapshot) or snapshot.released):
+        raise SandboxError(f"snapshot {snapshot.id} was released, or is another provider's")

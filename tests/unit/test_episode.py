@@ -175,7 +175,7 @@ class BrokenProvider(InstantProvider):
         self._fail = fail
         self.made: list[InstantSandbox] = []
 
-    async def create(self, spec: SandboxSpec) -> InstantSandbox:
+    async def create(self, spec: SandboxSpec, **options: Any) -> InstantSandbox:
         if not self._starts:
             raise SandboxError("no room")
         fail = self._fail

@@ -12,7 +12,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import SandboxError, UserError
+from agentrl.errors import ImageError, SandboxError, UserError
 from agentrl.sandbox.bubblewrap import records
 from agentrl.sandbox.bubblewrap.host import Host, check_host
 from agentrl.sandbox.bubblewrap.layout import AGENT_UID, FILES, UNCOUNTED_MB, bwrap_argv
@@ -20,7 +20,7 @@ from agentrl.sandbox.bubblewrap.link import SupervisorLink, open_link
 from agentrl.sandbox.bubblewrap.records import reap
 from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox, Upload, pack
 from agentrl.sandbox.config import SandboxConfig
-from agentrl.sandbox.provider import Image, SandboxSpec
+from agentrl.sandbox.provider import Capabilities, Image, SandboxSpec, Snapshot
 from agentrl.sandbox.supervisor import seccomp
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
@@ -70,8 +70,20 @@ class BubblewrapProvider:
         """Sandboxes started and not yet closed."""
         return len(self._open)
 
-    async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(snapshot=False, build=False)
+
+    async def prepare(self, image: Image) -> None:
+        """See `SandboxProvider.prepare`."""
+        if image.steps:
+            raise ImageError("this backend builds no images")
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> BubblewrapSandbox:
         """Start one. Waits at most start_timeout_s for a free slot. Raises SandboxError."""
+        await self.prepare(spec.image)
+        if snapshot is not None:
+            raise SandboxError(f"snapshot {snapshot.id} is another provider's")
         timeout_s = self._config.start_timeout_s
         try:
             await asyncio.wait_for(self._slots.acquire(), timeout_s)

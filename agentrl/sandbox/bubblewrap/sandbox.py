@@ -12,7 +12,8 @@ from typing import Any
 from agentrl.errors import SandboxError
 from agentrl.sandbox.bubblewrap.layout import ENV
 from agentrl.sandbox.bubblewrap.link import SupervisorLink
-from agentrl.sandbox.provider import ExecResult, Image
+from agentrl.sandbox.bubblewrap.session import BubblewrapSession
+from agentrl.sandbox.provider import ExecResult, Image, Snapshot
 
 FILE_TIMEOUT_S = 30.0
 """For one transfer of files, or any other request that is not a command."""
@@ -56,23 +57,74 @@ class BubblewrapSandbox:
         max_output_bytes: int | None = None,
     ) -> ExecResult:
         """See `Sandbox.exec`. What cannot be started exits with 126 or 127, as in a shell, and says why on stderr."""
-        header, output = await self._request(
-            "exec",
-            stdin or b"",
-            argv=["bash", "-c", command] if isinstance(command, str) else command,
+        result, _ = await self._exec(
+            ["bash", "-c", command] if isinstance(command, str) else command,
             cwd=cwd or self._image.workdir,
             env={**ENV, **self._image.env, **(env or {})},
             user=user,
-            stdin=stdin is not None,
+            stdin=stdin,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+        )
+        return result
+
+    def session(
+        self,
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        state: bytes = b"",
+    ) -> BubblewrapSession:
+        """See `Sandbox.session`."""
+
+        async def run(
+            argv: list[str], env: dict[str, str], handoff: bytes, timeout_s: float, max_output_bytes: int | None
+        ) -> tuple[ExecResult, bytes]:
+            return await self._exec(
+                argv,
+                cwd=cwd or self._image.workdir,
+                env=env,
+                user=user,
+                stdin=None,
+                handoff=handoff,
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
+            )
+
+        return BubblewrapSession(run, {**ENV, **self._image.env, **(env or {})}, state)
+
+    async def _exec(
+        self,
+        argv: list[str],
+        *,
+        cwd: str,
+        env: dict[str, str],
+        user: str | None,
+        stdin: bytes | None,
+        handoff: bytes | None = None,
+        timeout_s: float,
+        max_output_bytes: int | None,
+    ) -> tuple[ExecResult, bytes]:
+        """The result of a command, and what it handed off."""
+        header, output = await self._request(
+            "exec",
+            (stdin or b"") + (handoff or b""),
+            argv=argv,
+            cwd=cwd,
+            env=env,
+            user=user,
+            stdin_bytes=None if stdin is None else len(stdin),
+            handoff=handoff is not None,
             timeout_s=timeout_s,
             max_output_bytes=self._output_limit_bytes if max_output_bytes is None else max_output_bytes,
         )
-        split = header["stdout_bytes"]
-        return ExecResult(
+        split, end = header["stdout_bytes"], len(output) - header["handoff_bytes"]
+        result = ExecResult(
             exit_code=header["exit_code"],
             signal=header["signal"],
             stdout=output[:split],
-            stderr=output[split:],
+            stderr=output[split:end],
             timed_out=header["timed_out"],
             oom=header["oom"],
             truncated=header["truncated"],
@@ -80,6 +132,7 @@ class BubblewrapSandbox:
             leftover_processes=header["leftover_processes"],
             duration_s=header["duration_s"],
         )
+        return result, output[end:]
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """See `Sandbox.write`. OSError when the sandbox's file system refuses: full, or a folder is there."""
@@ -125,6 +178,10 @@ class BubblewrapSandbox:
 
     async def thaw(self) -> None:
         await self._ask("freeze", frozen=False)
+
+    async def snapshot(self) -> Snapshot:
+        """See `Sandbox.snapshot`."""
+        raise SandboxError(f"sandbox {self._id}: no snapshots without an overlay")
 
     async def close(self) -> None:
         """See `Sandbox.close`. Raises SandboxError only if a process of it outlives SIGKILL."""
