@@ -30,6 +30,8 @@ ROOT_CAPABILITIES = (
 ROOT_MASK = sum(1 << number for number in ROOT_CAPABILITIES)
 
 CANNOT_RUN, NOT_FOUND = 126, 127
+HANDOFF_IN, HANDOFF_OUT = 198, 199
+"""Descriptors by which a session's shell takes over what the one before it left, and leaves it to the next."""
 _MAX_SWEEPS = 50
 _SWEEP_PAUSE_S = 0.002
 
@@ -66,8 +68,10 @@ class UnknownUser(Exception):
     """The sandbox has no such user, or only root."""
 
 
-def become(room: Room, command: Command, stdio: tuple[int, int, int], problem_fd: int) -> None:
+def become(room: Room, command: Command, fds: dict[int, int], problem_fd: int) -> None:
     """Turn this process into the command. What is not the command's own fault goes to `problem_fd` as 'kind:text'.
+
+    `fds` are its descriptors by number, and which of ours become them.
 
     A program or folder that is not there is the command's fault: exit code 126 or 127, and why on its stderr.
     """
@@ -75,7 +79,7 @@ def become(room: Room, command: Command, stdio: tuple[int, int, int], problem_fd
         os.setsid()
         room.cgroup.join()
         home = _take_identity(room, command.user)
-        for fd, target in zip(stdio, (0, 1, 2), strict=True):
+        for target, fd in fds.items():
             os.dup2(fd, target)
         syscalls.default_signals()
     except (OSError, UnknownUser) as error:

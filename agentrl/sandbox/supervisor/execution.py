@@ -12,8 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentrl.sandbox.supervisor import frames
-from agentrl.sandbox.supervisor.command import Command, Room, become, kill_since, living, pids
-from agentrl.sandbox.supervisor.processes import is_exiting, run_and_exit
+from agentrl.sandbox.supervisor.command import (
+    HANDOFF_IN,
+    HANDOFF_OUT,
+    Command,
+    Room,
+    become,
+    kill_since,
+    living,
+    pids,
+)
+from agentrl.sandbox.supervisor.processes import is_exiting, run_and_exit, write_all
 from agentrl.sandbox.supervisor.reactor import Reactor, Timer
 
 DRAIN_S = 0.2
@@ -25,6 +34,8 @@ DEATH_WAIT_S = 1.0
 answers in its place."""
 DEATH_GLANCE_S = 0.02
 """The same, when the sandbox's first process shows no sign of dying."""
+MAX_HANDOFF_BYTES = 1 << 20
+"""What is longer is not handed off at all: half a state is worse than the one before."""
 _CHUNK_BYTES = 65536
 
 Done = Callable[[frames.Header, bytes], None]
@@ -36,6 +47,8 @@ class ExecRequest:
 
     command: Command
     stdin: bytes | None
+    handoff: bytes | None
+    """What the command reads from HANDOFF_IN; what it writes to HANDOFF_OUT is part of its result. None: neither."""
     timeout_s: float
     max_output_bytes: int
 
@@ -75,6 +88,15 @@ class Capture:
         self.total += len(chunk)
         self.kept += chunk[: self._max_bytes - len(self.kept)]
         return True
+
+    def take_rest(self) -> bytes:
+        """What was written until now, or nothing if it was too much; and close."""
+        total = -1
+        while self.open and total != self.total:
+            total = self.total
+            self.read_once()
+        self.close()
+        return b"" if self.truncated else bytes(self.kept)
 
     def close(self) -> None:
         if self.open:
@@ -131,7 +153,7 @@ class Execution:
         self._oom_before = room.cgroup.oom_kills()
         self._earlier = pids()
         self._started_at = time.monotonic()
-        pipes = _Pipes(self._request.stdin is not None)
+        pipes = _Pipes(self._request.stdin is not None, self._request.handoff)
         try:
             self._child = os.fork()
         except OSError:
@@ -139,7 +161,7 @@ class Execution:
             pipes.close_ours()
             raise
         if self._child == 0:
-            run_and_exit(lambda: become(room, command, pipes.stdio, pipes.problem_write))
+            run_and_exit(lambda: become(room, command, pipes.fds, pipes.problem_write))
         pipes.close_theirs()
         self._pipes = pipes
         self._watch(pipes)
@@ -173,6 +195,10 @@ class Execution:
         self._feed = None if pipes.stdin is None else Feed(self._reactor, pipes.stdin, self._request.stdin or b"")
         self._stdout = Capture(self._reactor, pipes.stdout, self._request.max_output_bytes)
         self._stderr = Capture(self._reactor, pipes.stderr, self._request.max_output_bytes)
+        self._handoff = None
+        if pipes.handoff is not None:
+            self._handoff = Capture(self._reactor, pipes.handoff, MAX_HANDOFF_BYTES)
+            self._handoff.watch(lambda: None)
         self._stdout.watch(self._output_ended)
         self._stderr.watch(self._output_ended)
         self._child_fd = os.pidfd_open(self._child)
@@ -213,6 +239,7 @@ class Execution:
 
     def _complete(self) -> None:
         assert self._status is not None
+        handoff = b"" if self._handoff is None else self._handoff.take_rest()
         header = {
             "exit_code": os.WEXITSTATUS(self._status) if os.WIFEXITED(self._status) and not self._killed else None,
             "signal": self._signal(),
@@ -223,8 +250,9 @@ class Execution:
             "leftover_processes": self._leftover,
             "duration_s": self._duration_s,
             "stdout_bytes": len(self._stdout.kept),
+            "handoff_bytes": len(handoff),
         }
-        self._finish(header, bytes(self._stdout.kept + self._stderr.kept))
+        self._finish(header, bytes(self._stdout.kept + self._stderr.kept) + handoff)
 
     def _finish(self, header: frames.Header, payload: bytes) -> None:
         if self._done is None:
@@ -235,8 +263,9 @@ class Execution:
         if self._pipes is not None:
             self._stdout.close()
             self._stderr.close()
-            if self._feed is not None:
-                self._feed.close()
+            for end in (self._feed, self._handoff):
+                if end is not None:
+                    end.close()
             os.close(self._pipes.problem)
         done(header, payload)
 
@@ -244,29 +273,50 @@ class Execution:
 class _Pipes:
     """The pipes of one command: the child's ends and ours. Raises OSError without leaving one open."""
 
-    def __init__(self, with_stdin: bool) -> None:
-        opened: list[int] = []
+    def __init__(self, with_stdin: bool, handoff: bytes | None) -> None:
+        self._opened: list[int] = []
         try:
-            for _ in range(3):
-                opened += os.pipe()
+            self.stdout, stdout_write = self._pipe()
+            self.stderr, stderr_write = self._pipe()
+            self.problem, self.problem_write = self._pipe()
             self.stdin: int | None = None
             if with_stdin:
-                opened += os.pipe()
-                self.stdin = opened[7]
+                stdin_read, self.stdin = self._pipe()
             else:
-                opened.append(os.dup(0))  # the door's own, the host's /dev/null
+                stdin_read = self._keep(os.dup(0))  # the door's own, the host's /dev/null
+            self.fds = {0: stdin_read, 1: stdout_write, 2: stderr_write}
+            """The child's, by the number that it knows them by."""
+            self.handoff: int | None = None
+            if handoff is not None:
+                self.handoff, self.fds[HANDOFF_OUT] = self._pipe()
+                self.fds[HANDOFF_IN] = self._keep(_as_file(handoff))
         except OSError:
-            for fd in opened:
+            for fd in self._opened:
                 os.close(fd)
             raise
-        self.stdout, stdout_write, self.stderr, stderr_write, self.problem, self.problem_write, stdin_read = opened[:7]
-        self.stdio = (stdin_read, stdout_write, stderr_write)
 
     def close_theirs(self) -> None:
-        for fd in (*self.stdio, self.problem_write):
+        for fd in (*self.fds.values(), self.problem_write):
             os.close(fd)
 
     def close_ours(self) -> None:
-        for fd in (self.stdout, self.stderr, self.problem, self.stdin):
+        for fd in (self.stdout, self.stderr, self.problem, self.stdin, self.handoff):
             if fd is not None:
                 os.close(fd)
+
+    def _pipe(self) -> tuple[int, int]:
+        read_end, write_end = os.pipe()
+        self._opened += (read_end, write_end)
+        return read_end, write_end
+
+    def _keep(self, fd: int) -> int:
+        self._opened.append(fd)
+        return fd
+
+
+def _as_file(data: bytes) -> int:
+    """A descriptor that reads as `data`. Not a pipe: from one a shell would read byte by byte."""
+    fd = os.memfd_create("handoff")
+    write_all(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

@@ -1,0 +1,105 @@
+"""A bash session that survives whatever its commands do: each command runs in a shell of its own, which takes over what
+the last one left (folder, variables, functions, aliases, options, umask) and leaves it to the next.
+
+State travels over private descriptors, as text that bash itself writes (`declare -p` and its like). So exit codes and
+ends of output come from the kernel, as for any command, and nothing printed can forge them; a shell that is killed,
+replaced or out of time costs what it changed, not the session; and the state outlives a sandbox that is snapshotted.
+What only a living shell has does not pass on: its job table, its open descriptors, traps.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from agentrl.sandbox.provider import ExecResult
+from agentrl.sandbox.supervisor.command import HANDOFF_IN, HANDOFF_OUT
+
+Run = Callable[[list[str], dict[str, str], bytes, float, int | None], Awaitable[tuple[ExecResult, bytes]]]
+"""(command line, environment, handoff, timeout_s, max_output_bytes) to the result and
+what the command handed off."""
+
+_NUM_FIELDS = 3
+"""Folder, options, everything else; each ends with a zero byte, which no text of bash contains."""
+
+_OF_THE_SHELL = (
+    *("__agentrl_*", "BASH", "BASHOPTS", "BASHPID", "BASH_ALIASES", "BASH_ARGC", "BASH_ARGV", "BASH_ARGV0"),
+    *("BASH_CMDS", "BASH_COMMAND", "BASH_EXECUTION_STRING", "BASH_LINENO", "BASH_LOADABLES_PATH", "BASH_REMATCH"),
+    *("BASH_SOURCE", "BASH_SUBSHELL", "BASH_VERSINFO", "BASH_VERSION", "COMP_WORDBREAKS", "DIRSTACK", "EPOCHREALTIME"),
+    *("EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS", "HISTCMD", "LINENO", "PIPESTATUS", "PPID", "PWD", "RANDOM"),
+    *("SECONDS", "SHELLOPTS", "SHLVL", "SRANDOM", "UID", "_"),
+)
+"""Variables that every shell makes itself; giving them a value would break them."""
+
+# In a subshell, so that it changes nothing; `|| :` keeps `set -e` from turning a failure here into the exit code.
+# Options come first, as they are; functions after variables, for one may be named `declare`; aliases after functions.
+_SAVE = (
+    "{ ( "
+    + "; ".join(
+        (
+            r"""builtin printf '%s\0' "$PWD" """,
+            "builtin set +o",
+            r"builtin printf '\0shopt -s extglob\n'",
+            "builtin set +eux",
+            "builtin compgen -v | while IFS= builtin read -r __agentrl_name; do case $__agentrl_name in "
+            f"""{"|".join(_OF_THE_SHELL)}) ;; *) builtin declare -p "$__agentrl_name" ;; esac; done""",
+            "builtin declare -f",
+            "builtin declare -Fx",
+            "builtin alias -p",
+            "builtin shopt -p",
+            "builtin umask -p",
+            r"builtin printf '\0'",
+        )
+    )
+    + f" ); }} 2>/dev/null >&{HANDOFF_OUT} || :"
+)
+# One line, so that bash counts the lines of the command as it does in `bash -c`. The EXIT trap is for commands that
+# leave the shell; where they set their own, what follows the command saves all the same.
+_SHELL = "; ".join(
+    (
+        "__agentrl_command=$1",
+        "set --",
+        *(f"IFS= read -r -d '' -u {HANDOFF_IN} __agentrl_{field}" for field in ("folder", "options", "state")),
+        f"exec {HANDOFF_IN}<&-",
+        '[[ -z $__agentrl_folder ]] || cd -- "$__agentrl_folder"',
+        f"trap {shlex.quote(_SAVE)} EXIT",
+        'eval "$__agentrl_state" >/dev/null 2>&1',
+        'eval "$__agentrl_options" 2>/dev/null',
+        'eval "$__agentrl_command"',
+        f"{{ __agentrl_code=$?; {_SAVE}; exec {HANDOFF_OUT}>&-; }} 2>/dev/null",
+        "exit $__agentrl_code",
+    )
+)
+_NOTHING = b"\0" * _NUM_FIELDS
+
+
+class BubblewrapSession:
+    """Implements `Session`."""
+
+    def __init__(self, run: Run, env: dict[str, str], state: bytes) -> None:
+        """`env` is the first shell's; `state` that of an earlier session, or empty."""
+        self._run = run
+        self._env = env
+        self._state = state
+
+    @property
+    def state(self) -> bytes:
+        return self._state
+
+    async def exec(self, command: str, *, timeout_s: float, max_output_bytes: int | None = None) -> ExecResult:
+        """See `Session.exec`."""
+        argv = ["bash", "--noprofile", "--norc", "-c", _SHELL, "bash", command]
+        env = {"PATH": self._env["PATH"]} if self._state else self._env  # the state has what became of the rest
+        result, handoff = await self._run(argv, env, self._state or _NOTHING, timeout_s, max_output_bytes)
+        state = _first_state(handoff)
+        if state is None:
+            return replace(result, shell_reset=True)
+        self._state = state
+        return result
+
+
+def _first_state(handoff: bytes) -> bytes | None:
+    """The state that a shell left, None if it did not come to that. A shell that ends by itself may say it twice."""
+    *fields, _ = handoff.split(b"\0", _NUM_FIELDS)
+    return b"".join(field + b"\0" for field in fields) if len(fields) == _NUM_FIELDS else None
