@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from agentrl.ledger.reader import LedgerReader
 from agentrl.ledger.rows import EpisodeRow
 from agentrl.simulation.batching import EngineStats
+from agentrl.simulation.bound import bound
+from agentrl.simulation.config import Hardware
 from agentrl.simulation.life import Life, World
 from agentrl.simulation.loop import START_S
 from agentrl.simulation.tongue import parse_episode
@@ -27,6 +29,7 @@ class Sample:
 
     turns: int
     tokens: int
+    episode: str = ""
     span: int = 0
     """Newest minus oldest policy version among its sampled tokens."""
     infrastructure: bool = False
@@ -58,6 +61,8 @@ class Figures:
     """Trained episodes that lost their sandbox. Must be 0."""
     lost: int
     """Usable trajectories that were dropped for another reason than having no gradient."""
+    bound_s: float
+    """What no controller could beat on the trained episodes: of `steady_s` where there is one, else of `cold_s`."""
 
 
 def figures(
@@ -69,6 +74,7 @@ def figures(
     engine_s: float,
     verdicts: dict[str, int],
     lost: int,
+    bound_s: float,
 ) -> Figures:
     """`engine_s`: seconds that all engines together were there."""
     stats = list(engines)
@@ -88,11 +94,19 @@ def figures(
         verdicts=dict(sorted(verdicts.items())),
         infra_as_reward=sum(sample.infrastructure for sample in trained),
         lost=lost,
+        bound_s=bound_s,
     )
 
 
 def of_run(
-    reader: LedgerReader, world: World, engines: Sequence[EngineStats], *, num_engines: int, lost: Container[str]
+    reader: LedgerReader,
+    world: World,
+    engines: Sequence[EngineStats],
+    *,
+    hardware: Hardware,
+    sandboxes: int,
+    warm: bool,
+    lost: Container[str],
 ) -> Figures:
     """Figures of a run that ended with its last batch, from its ledger. `lost`: episodes that lost their sandbox."""
     steps = reader.steps()
@@ -100,6 +114,7 @@ def of_run(
     batched = {row.id for row in reader.groups(["batched"])}
     episodes = reader.episodes()
     trained = [_trained(row, lost) for row in episodes if row.group in batched and row.reward is not None]
+    lives = [world.life(*parse_episode(sample.episode)) for sample in trained]
     in_time = {row.id for row in reader.groups(STATES) if row.opened_at < steps[-1].assigned_at}
     attempts = [parse_episode(row.id) for row in episodes if row.group in in_time]
     launched = [drawn(world, *who) for who in attempts if who[2] == 0]
@@ -108,9 +123,18 @@ def of_run(
         trained=trained,
         launched=launched,
         engines=engines,
-        engine_s=num_engines * batches_s[-1],
+        engine_s=hardware.engines * batches_s[-1],
         verdicts=reader.verdict_counts(),
         lost=_lost(reader),
+        bound_s=bound(
+            lives,
+            world.workload,
+            hardware,
+            sandboxes=sandboxes,
+            warm=warm,
+            batches=len(batches_s),
+            carry_over=len(batches_s) > WARM_UP_BATCHES,
+        ).collecting_s,
     )
 
 
@@ -129,6 +153,7 @@ def num_tokens(life: Life, world: World) -> int:
 
 def _trained(row: EpisodeRow, lost: Container[str]) -> Sample:
     return Sample(
+        episode=row.id,
         turns=row.num_turns or 0,
         tokens=row.num_tokens or 0,
         span=(row.newest_version or 0) - (row.oldest_version or 0),

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 from agentrl.config.schema import JobConfig
+from agentrl.controller.admission import max_live_episodes
 from agentrl.controller.brain import Brain, assemble
 from agentrl.controller.config import ScheduleConfig
 from agentrl.inference.config import InferenceConfig
@@ -56,6 +57,7 @@ class Scenario:
 class Simulation:
     """One life of a controller, with its edges."""
 
+    scenario: Scenario
     world: World
     engines: SimulatedEngines
     provider: SimulatedProvider
@@ -69,7 +71,9 @@ class Simulation:
             LedgerReader.of(self.brain.ledger),
             self.world,
             stats,
-            num_engines=len(self.engines.names),
+            hardware=self.scenario.hardware,
+            sandboxes=max_live_episodes(self.scenario.config),
+            warm=self.scenario.warm,
             lost=self.provider.lost,
         )
 
@@ -106,7 +110,7 @@ def build(
         entropy=Random(f"run/{config.seed}/{ledger.epoch}"),
     )
     trainer = SimulatedTrainer(hardware.trainer, desk=brain.desk, epoch=ledger.epoch, disk=disk or TrainerDisk())
-    return Simulation(world=world, engines=engines, provider=provider, trainer=trainer, brain=brain)
+    return Simulation(scenario=scenario, world=world, engines=engines, provider=provider, trainer=trainer, brain=brain)
 
 
 def _dataset(prompt_tokens: int) -> Dataset:

@@ -1,0 +1,126 @@
+"""What no controller could beat on the same drawn episodes: a lower bound for each resource. Pure.
+
+Optimistic on purpose: every token is sampled in a full batch, nothing is prefilled twice, nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from agentrl.simulation.config import EngineLaw, Hardware, Workload
+from agentrl.simulation.life import Life
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Seconds that a batch takes at least, by what would be the only limit."""
+
+    longest: float
+    """The longest episode, alone on an engine; 0 where a batch need not wait for the episodes it began."""
+    engines: float
+    """Sampling and prefilling, spread evenly over the engines."""
+    sandboxes: float
+    """Sandbox time of all episodes, as if each were alone, over the sandboxes."""
+    trainer: float = 0.0
+    """The trainer's own time for the batch."""
+
+    @property
+    def seconds(self) -> float:
+        return max(self.by_resource().values())
+
+    @property
+    def collecting_s(self) -> float:
+        """Training not counted."""
+        return max(self.longest, self.engines, self.sandboxes)
+
+    @property
+    def resource(self) -> str:
+        """The one that binds."""
+        by_resource = self.by_resource()
+        return max(by_resource, key=lambda name: by_resource[name])
+
+    def by_resource(self) -> dict[str, float]:
+        return {
+            "longest trajectory": self.longest,
+            "engines": self.engines,
+            "sandboxes": self.sandboxes,
+            "trainer": self.trainer,
+        }
+
+
+def bound(
+    lives: Sequence[Life],
+    workload: Workload,
+    hardware: Hardware,
+    *,
+    sandboxes: int,
+    warm: bool,
+    batches: int = 1,
+    carry_over: bool = False,
+) -> Bound:
+    """Bound of the time of one batch, where `lives` are the episodes of `batches` batches.
+
+    `carry_over`: unfinished episodes go on beside the next batch, so that none waits for its own longest one.
+    """
+    alone = [unloaded_s(life, workload, hardware.engine, warm=warm) for life in lives]
+    work_s = sum(engine_s(life, workload, hardware.engine) for life in lives)
+    return Bound(
+        longest=0.0 if carry_over else max(alone),
+        engines=work_s / hardware.engines / batches,
+        sandboxes=sum(alone) / sandboxes / batches,
+        trainer=hardware.trainer.step_s + hardware.trainer.step_per_token_s * _tokens(lives, workload) / batches,
+    )
+
+
+def unloaded_s(life: Life, workload: Workload, law: EngineLaw, *, warm: bool) -> float:
+    """Seconds of an episode that has an engine to itself, from asking for its sandbox to its verdict."""
+    sampling_s = sum(
+        law.request_s + turn.generated_tokens * (law.step_s + law.step_per_running_s + _read_s(law, context))
+        for turn, context in zip(life.turns, _contexts(life, workload), strict=True)
+    )
+    tools_s = sum(turn.tool_s for turn in life.turns[:-1])
+    start_s = life.start_warm_s if warm else life.start_cold_s
+    prefill_s = _num_prefilled(life, workload) / law.prefill_tokens_per_s
+    return start_s + sampling_s + prefill_s + tools_s + life.verifier_s
+
+
+def engine_s(life: Life, workload: Workload, law: EngineLaw) -> float:
+    """Seconds of one engine that an episode needs at least: its tokens in full batches, its context prefilled once.
+
+    A prefill costs the others only what it slows their decoding by.
+    """
+    per_token_s = law.step_s / law.max_running + law.step_per_running_s
+    sampling_s = sum(
+        turn.generated_tokens * (per_token_s + _read_s(law, context))
+        for turn, context in zip(life.turns, _contexts(life, workload), strict=True)
+    )
+    prefill_s = _num_prefilled(life, workload) / law.prefill_tokens_per_s
+    return sampling_s + prefill_s * (1 - law.decode_share_while_prefilling)
+
+
+def _read_s(law: EngineLaw, context: float) -> float:
+    return law.step_per_context_token_s * context
+
+
+def _contexts(life: Life, workload: Workload) -> list[float]:
+    """By turn, the mean context while its message is sampled."""
+    grown = accumulate(
+        (turn.generated_tokens + turn.observation_tokens for turn in life.turns[:-1]), initial=workload.prompt_tokens
+    )
+    return [before + turn.generated_tokens / 2 for before, turn in zip(grown, life.turns, strict=True)]
+
+
+def _num_prefilled(life: Life, workload: Workload) -> int:
+    return workload.prompt_tokens + sum(turn.observation_tokens for turn in life.turns[:-1])
+
+
+def _tokens(lives: Sequence[Life], workload: Workload) -> int:
+    return sum(
+        min(
+            _num_prefilled(life, workload) + sum(turn.generated_tokens for turn in life.turns),
+            workload.max_episode_tokens,
+        )
+        for life in lives
+    )
