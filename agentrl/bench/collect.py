@@ -18,6 +18,10 @@ from agentrl.simulation.figures import Figures
 from agentrl.simulation.parallel import Done, run_all
 from agentrl.simulation.policies import Policy, measure
 
+_REPORTED = ("naive", "barrier", "keep_all", "over_1.25", "full", "steady")
+DEFAULT_POLICIES = tuple(policy for policy in Policy if policy.value in _REPORTED)
+"""Those that every report holds; the others are single mechanisms."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
@@ -61,10 +65,10 @@ def collect(
     hardware: Hardware,
     *,
     seeds: int,
-    jobs: int,
+    jobs: int | None = None,
     on_done: Done = lambda: None,
 ) -> dict[str, Collected]:
-    """Run every policy on seeds 0 to `seeds` - 1, `jobs` simulations at once."""
+    """Run every policy on seeds 0 to `seeds` - 1, `jobs` simulations at once (one a core)."""
     tasks = [
         Task(policy=policy, workload=workload, hardware=hardware, seed=seed)
         for policy in policies

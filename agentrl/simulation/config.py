@@ -5,6 +5,7 @@ Not part of `JobConfig`: a real run has a real world. Packaged ones lie in `agen
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -132,6 +133,24 @@ def load_workload(name: str, overrides: Sequence[str] = ()) -> Workload:
 def load_hardware(name: str, overrides: Sequence[str] = ()) -> Hardware:
     """Packaged hardware (`h8`) or a YAML file, with overrides such as `engine.kv_tokens=300000`. Raises UserError."""
     return _load("hardware", name, overrides, Hardware)
+
+
+def split_changes(changes: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Changes of a workload's laws and of a machine's, told apart by their first key. Raises UserError."""
+    of_workload: list[str] = []
+    of_hardware: list[str] = []
+    for change in changes:
+        key = change.partition("=")[0].partition(".")[0]
+        if key in Workload.__struct_fields__:
+            of_workload.append(change)
+        elif key in Hardware.__struct_fields__:
+            of_hardware.append(change)
+        else:
+            known = [*Workload.__struct_fields__, *Hardware.__struct_fields__]
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"laws: {', '.join(known)}"
+            raise UserError(f"no law {key!r} in {change!r}", hint=hint)
+    return of_workload, of_hardware
 
 
 def _load(group: str, name: str, overrides: Sequence[str], kind: type[S]) -> S:

@@ -20,14 +20,16 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def run_all(function: Callable[[A], R], arguments: Sequence[A], *, jobs: int, on_done: Done = lambda: None) -> list[R]:
-    """`function` of each argument, at most `jobs` at once; function and arguments must pickle.
+def run_all(
+    function: Callable[[A], R], arguments: Sequence[A], *, jobs: int | None = None, on_done: Done = lambda: None
+) -> list[R]:
+    """`function` of each argument, at most `jobs` (one a core) at once; function and arguments must pickle.
 
     Each simulation is a function of its argument alone, so the results do not depend on `jobs`. What one of them raises
     is raised here, and the others are given up.
     """
     results = []
-    for result in _each(function, arguments, min(jobs, len(arguments))):
+    for result in _each(function, arguments, min(jobs or num_cores(), len(arguments))):
         results.append(result)
         on_done()
     return results

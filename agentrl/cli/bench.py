@@ -1,0 +1,166 @@
+"""`agentrl bench`: the project's comparisons, in virtual time and for real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentrl.cli.arguments import JsonOption
+from agentrl.cli.simulated import (
+    HardwareOption,
+    JobsOption,
+    LawsArgument,
+    SeedsOption,
+    WorkloadOption,
+    load_laws,
+    print_table,
+    progress,
+)
+from agentrl.errors import UserError
+
+if TYPE_CHECKING:
+    from agentrl.bench.collect import Collected
+    from agentrl.simulation.config import Workload
+    from agentrl.simulation.policies import Policy
+
+app = typer.Typer(help="Compare this controller with what else one could do.", no_args_is_help=True)
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="bench")
+
+
+def _complete_policy(incomplete: str) -> list[str]:
+    from agentrl.simulation.policies import Policy
+
+    return [name for name in [*(policy.value for policy in Policy), "all"] if name.startswith(incomplete)]
+
+
+PolicyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy", "-p", metavar="NAME", help="A policy, or `all`; may be repeated.", autocompletion=_complete_policy
+    ),
+]
+
+LEGEND = """\
+cold: from nothing running to the first complete batch. steady: mean time between batches with carry-over, the first
+three dropped. In brackets: standard deviation over seeds. vs: share of a baseline's cold time that is saved. x bound:
+times the lower bound of the same draws. bias: trained against launched. span: policy versions in a trajectory.
+prefill: tokens prefilled per token generated. busy: share of engine time. infra: faults that entered with a reward.
+lost: usable trajectories dropped."""
+
+
+@app.command()
+def collect(
+    laws: LawsArgument = None,
+    *,
+    seeds: SeedsOption = 10,
+    policy: PolicyOption = None,
+    workload: WorkloadOption = "w_tb",
+    hardware: HardwareOption = None,
+    trials: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Replay public trials: setup_s, agent_s, verifier_s a row.")
+    ] = None,
+    jobs: JobsOption = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the times as bars.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Time to a trainable batch in virtual time: this controller, its mechanisms, and the baselines."""
+    from agentrl.bench.collect import as_json
+    from agentrl.bench.collect import collect as run
+
+    policies = _policies(policy)
+    chosen, machine, name = load_laws(workload, hardware, laws or [])
+    if trials is not None:
+        chosen = _replaying(chosen, trials)
+    if plot is not None and not plot.parent.is_dir():
+        raise UserError(f"--plot: {plot.parent} is not a folder")
+    with progress(len(policies) * seeds, "simulating") as advance:
+        results = run(policies, chosen, machine, seeds=seeds, jobs=jobs, on_done=advance)
+    shown = workload if trials is None else f"{workload}, trials of {trials.name}"
+    if json_:
+        print(json.dumps(as_json(results, workload=shown, hardware=name, seeds=seeds), indent=2))
+    else:
+        _print_collected(results, f"{shown} on {name}, {seeds} seeds")
+    if plot is not None:
+        _draw(results, f"Time to a trainable batch, {shown} on {name}", plot)
+
+
+def _policies(names: list[str] | None) -> list[Policy]:
+    """Those named, in their usual order; without names the ones that every report holds."""
+    from agentrl.bench.collect import DEFAULT_POLICIES
+    from agentrl.simulation.policies import Policy
+
+    if not names:
+        return list(DEFAULT_POLICIES)
+    known = [policy.value for policy in Policy]
+    for name in names:
+        if name not in known and name != "all":
+            raise UserError(f"--policy: no policy {name!r}", hint=f"policies: {', '.join(known)}, all")
+    return [policy for policy in Policy if policy.value in names or "all" in names]
+
+
+def _replaying(workload: Workload, trials: Path) -> Workload:
+    import msgspec
+
+    from agentrl.simulation.replay import read_trials
+
+    return msgspec.structs.replace(workload, replay=read_trials(trials))
+
+
+def _print_collected(results: dict[str, Collected], title: str) -> None:
+    from agentrl.bench.collect import cuts
+    from agentrl.bench.spread import percent
+
+    saved = cuts(results)
+    times = [
+        (
+            name,
+            str(one.cold),
+            percent(saved[name]["cut_cold_vs_naive"]),
+            percent(saved[name]["cut_cold_vs_barrier"]),
+            str(one.steady) if one.steady else "-",
+            percent(saved[name]["cut_steady_vs_naive"]),
+            percent(saved[name]["cut_steady_vs_barrier"]),
+            f"{one.bound_ratio:.2f}",
+        )
+        for name, one in results.items()
+    ]
+    print_table(
+        ("policy", "cold s", "vs naive", "vs barrier", "steady s", "vs naive", "vs barrier", "x bound"),
+        times,
+        title=title,
+    )
+    prices = [
+        (
+            name,
+            percent(one.bias_turns, digits=1),
+            percent(one.bias_tokens, digits=1),
+            f"{one.span_median:g}, {one.span_p95}, {one.span_max}",
+            f"{one.prefill_per_generated:.1f}",
+            percent(one.busy),
+            str(one.infra_as_reward),
+            str(one.lost),
+        )
+        for name, one in results.items()
+    ]
+    print_table(("policy", "bias turns", "tokens", "span p50, p95, max", "prefill", "busy", "infra", "lost"), prices)
+    print(LEGEND)
+
+
+def _draw(results: dict[str, Collected], title: str, file: Path) -> None:
+    from agentrl.bench.plot import Bar, bars_svg
+
+    bars = []
+    for name, one in results.items():
+        bars.append(Bar(label=f"{name}, cold", value=one.cold, bound=None if one.steady else one.bound.mean))
+        if one.steady is not None:
+            bars.append(Bar(label=f"{name}, steady", value=one.steady, bound=one.bound.mean, color="#5a9a68"))
+    try:
+        file.write_text(bars_svg(title, bars), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--plot: {file}: {error.strerror}") from error

@@ -1,0 +1,95 @@
+"""What the commands that simulate share: choosing laws, seeds and processes, a progress bar, a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from agentrl.simulation.config import Hardware, Workload
+
+
+def _complete_laws(group: str) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        from agentrl.config.catalog import PACKAGED
+
+        return sorted(file.stem for file in (PACKAGED / group).glob("*.yaml") if file.stem.startswith(incomplete))
+
+    return complete
+
+
+LawsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Laws to change: turns.sigma=0.5, engine.kv_tokens=300000."),
+]
+WorkloadOption = Annotated[
+    str,
+    typer.Option(
+        "--workload",
+        "-w",
+        metavar="NAME|FILE",
+        help="What agents do: packaged laws, or a YAML file of your own.",
+        autocompletion=_complete_laws("workload"),
+    ),
+]
+HardwareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--hardware",
+        metavar="NAME|FILE",
+        help="The machines: packaged laws, or a YAML file. Default: what the workload names.",
+        autocompletion=_complete_laws("hardware"),
+    ),
+]
+SeedsOption = Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1, the same for everything compared.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Simulations at once. Default: one a core.", show_default=False),
+]
+
+
+def load_laws(workload: str, hardware: str | None, changes: Sequence[str]) -> tuple[Workload, Hardware, str]:
+    """The laws, with changes such as `turns.sigma=0.5`, and the hardware's name. Raises UserError."""
+    from agentrl.simulation.config import load_hardware, load_workload, split_changes
+
+    of_workload, of_hardware = split_changes(changes)
+    chosen = load_workload(workload, of_workload)
+    name = hardware or chosen.hardware
+    return chosen, load_hardware(name, of_hardware), name
+
+
+@contextmanager
+def progress(total: int, what: str) -> Iterator[Callable[[], None]]:
+    """A bar on stderr while the block runs, where that is a terminal; yields what moves it on."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    console = Console(stderr=True, markup=False)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
+    """A plain table on stdout, as wide as it must be: the first column is text, the others are numbers."""
+    from rich import box
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    wide = console.options.update(width=1000)
+    console.width = max(console.width, Measurement.get(console, wide, table).maximum)
+    if title:
+        console.print(title)
+    console.print(table)
