@@ -53,6 +53,16 @@ class Finding:
         return f"{self.where}: {self.message} ({self.hint})"
 
 
+def error(where: str, message: str, hint: str) -> Finding:
+    """A finding that stops the launch; `lint` names its rule."""
+    return Finding(rule="", severity=Severity.ERROR, where=where, message=message, hint=hint)
+
+
+def warning(where: str, message: str, hint: str) -> Finding:
+    """A finding that is said and lets the run start; `lint` names its rule."""
+    return Finding(rule="", severity=Severity.WARNING, where=where, message=message, hint=hint)
+
+
 def lint(config: JobConfig, facts: LintFacts | None = None) -> list[Finding]:
     """Findings of all rules, errors first, each group in the order of the rules."""
     from agentrl.config.lint_rules import RULES

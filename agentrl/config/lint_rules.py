@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from agentrl.config.fields import schema
-from agentrl.config.lint import Finding, LintFacts, Severity
+from agentrl.config.lint import Finding, LintFacts
+from agentrl.config.lint import error as _error
+from agentrl.config.lint import warning as _warning
+from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import num_swing
 from agentrl.inference.config import Dtype, EngineBackend
@@ -15,14 +18,6 @@ from agentrl.rollout.config import ToolFormat
 from agentrl.tasks.config import Family
 
 Rule = Callable[[JobConfig, LintFacts], Iterator[Finding]]
-
-
-def _error(where: str, message: str, hint: str) -> Finding:
-    return Finding(rule="", severity=Severity.ERROR, where=where, message=message, hint=hint)
-
-
-def _warning(where: str, message: str, hint: str) -> Finding:
-    return Finding(rule="", severity=Severity.WARNING, where=where, message=message, hint=hint)
 
 
 def model_source(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
@@ -336,4 +331,5 @@ RULES: tuple[Rule, ...] = (
     cpu_dtype,
     cpus_for_threads,
     ignored_settings,
+    *LEARNING_RULES,
 )

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from agentrl.trainer.advantages import group_advantages
-from agentrl.trainer.config import Advantage
+from agentrl.trainer.advantages import group_advantages, shaped_rewards
+from agentrl.trainer.config import AlgorithmConfig
 from agentrl.wire import Trajectory
 
 Ints = npt.NDArray[np.int64]
@@ -39,6 +39,15 @@ class FlatBatch:
     @property
     def num_sampled(self) -> int:
         return int(self.offsets[-1])
+
+    @property
+    def owners(self) -> Ints:
+        """The trajectory that each sampled token belongs to."""
+        return np.repeat(np.arange(len(self.trajectories)), np.diff(self.offsets))
+
+    def of_tokens(self, names: Sequence[str]) -> list[str]:
+        """Its trajectory's name at each sampled token; `names` has one for each trajectory."""
+        return [names[row] for row in self.owners.tolist()]
 
     def tokens_of(self, rows: Sequence[int]) -> Ints:
         """Axis-N indices of the sampled tokens of these trajectories, in their order."""
@@ -69,13 +78,14 @@ class MicroBatch:
     """Their indices on the batch's axis N."""
 
 
-def flatten(trajectories: list[Trajectory], advantage: Advantage) -> FlatBatch:
+def flatten(trajectories: list[Trajectory], algorithm: AlgorithmConfig) -> FlatBatch:
     """Trajectories as flat token arrays, each sampled token with its episode's advantage."""
     positions = [np.flatnonzero(t.mask_array()) for t in trajectories]
     counts = [p.size for p in positions]
     behaviour = [t.logprobs_array()[p] for t, p in zip(trajectories, positions, strict=True)]
     versions = [t.versions_array()[p] for t, p in zip(trajectories, positions, strict=True)]
-    advantages = group_advantages([t.reward for t in trajectories], [t.group for t in trajectories], advantage)
+    rewards = shaped_rewards([t.reward for t in trajectories], [t.num_tokens for t in trajectories], algorithm)
+    advantages = group_advantages(rewards.tolist(), [t.group for t in trajectories], algorithm.advantage)
     return FlatBatch(
         trajectories=trajectories,
         positions=positions,

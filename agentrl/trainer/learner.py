@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,38 +10,24 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from agentrl.trainer import mismatch
 from agentrl.trainer.batching import FlatBatch, MicroBatch, collate, plan_ranks, split_updates
 from agentrl.trainer.config import AlgorithmConfig, TrainerConfig
+from agentrl.trainer.corrections.group_bands import Band, GroupBand, band_counts, decide, group_divergences
 from agentrl.trainer.job import ExitCode, TrainerExit
-from agentrl.trainer.losses import LossCoefficients, LossInputs, importance_weight, is_clipped, k3, token_losses
+from agentrl.trainer.losses import LossInputs, LossTerms, largest_denominator, loss_terms
+from agentrl.trainer.mismatch import log_ratio
 from agentrl.trainer.policy import Policy
+from agentrl.trainer.schedule import learning_rate
+from agentrl.trainer.step_metrics import UpdateOutcome, step_metrics
 from agentrl.trainer.world import World
 
 _NAMED_EPISODES = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpdateOutcome:
-    """What one optimizer update left to report."""
-
-    tokens_N: Tensor
-    """The update's tokens, as indices on the batch's axis N."""
-    losses_N: Tensor
-    """float64: loss of each of them, before the update."""
-    clipped_N: Tensor
-    """bool: whether the clip took their gradient."""
-    grad_norm: float
-
-
-def learning_rate(step: int, peak: float, warmup_steps: int) -> float:
-    """Linear warm-up that reaches `peak` at step `warmup_steps`, then constant. Steps count from 1."""
-    return peak * min(1.0, step / warmup_steps) if warmup_steps else peak
-
-
 def make_optimizer(policy: Policy, config: TrainerConfig) -> torch.optim.AdamW:
+    """AdamW over the weights that are trained."""
     return torch.optim.AdamW(
-        policy.model.parameters(),
+        [p for p in policy.model.parameters() if p.requires_grad],
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         weight_decay=config.weight_decay,
@@ -62,6 +47,7 @@ class Learner:
         optimizer: torch.optim.Optimizer,
         trainer: TrainerConfig,
         algorithm: AlgorithmConfig,
+        total_steps: int,
     ) -> None:
         self._world = world
         self._policy = policy
@@ -69,12 +55,7 @@ class Learner:
         self._optimizer = optimizer
         self._trainer = trainer
         self._algorithm = algorithm
-        self._coefficients = LossCoefficients(
-            clip_low=algorithm.clip_low,
-            clip_high=algorithm.clip_high,
-            importance_cap=algorithm.importance_cap,
-            kl_coef=algorithm.kl_coef,
-        )
+        self._total_steps = total_steps
         self._forward_s = 0.0
 
     def step(self, batch: FlatBatch, step: int) -> dict[str, float]:
@@ -84,24 +65,42 @@ class Learner:
         be used, those on disk are those of version `step - 1`.
         """
         self._forward_s = 0.0
+        lr = learning_rate(step, self._trainer, self._total_steps)
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(step, self._trainer.lr, self._trainer.lr_warmup_steps)
+            group["lr"] = lr
         updates = split_updates([t.group for t in batch.trajectories], self._algorithm.updates_per_step)
         updates = [rows for rows in updates if len(batch.tokens_of(rows))]
-        inputs = self._inputs(batch, updates)
-        outcomes = [self._update(batch, rows, inputs, first=not place) for place, rows in enumerate(updates)]
-        return self._metrics(batch, inputs, outcomes, version=step - 1)
+        judged = self._algorithm.bands_groups
+        inputs = self._inputs(batch, updates, all_proximal=judged)
+        bands = self._judge(batch, inputs) if judged else {}
+        if judged:
+            inputs = _with_bands(inputs, batch, bands)
+            updates = _without_dropped(updates, batch, bands)
+        outcomes = [
+            self._update(batch, rows, inputs, fill_proximal=not judged and not place)
+            for place, rows in enumerate(updates)
+        ]
+        metrics = step_metrics(batch, inputs, outcomes, version=step - 1, mismatch_limit=self._trainer.mismatch_limit)
+        return metrics | {"lr": lr, "forward_s": self._forward_s} | (band_counts(bands) if judged else {})
 
-    def _inputs(self, batch: FlatBatch, updates: list[list[int]]) -> LossInputs:
-        """Log-probs under the weights at the start of the step, but for the first update's: it fills in its own."""
-        later = [row for rows in updates[1:] for row in rows]
+    def _inputs(self, batch: FlatBatch, updates: list[list[int]], *, all_proximal: bool) -> LossInputs:
+        """Log-probs under the weights at the start of the step, but for the first update's: it fills in its own,
+        unless they are needed before it."""
         everything = [row for rows in updates for row in rows]
+        ahead = everything if all_proximal else [row for rows in updates[1:] for row in rows]
         return LossInputs(
-            proximal_N=self.evaluate(self._policy, batch, later),
+            proximal_N=self.evaluate(self._policy, batch, ahead),
             behaviour_N=torch.from_numpy(batch.behaviour_N),
             advantages_N=torch.from_numpy(batch.advantages_N),
+            episodes_N=torch.from_numpy(batch.owners),
             reference_N=self.evaluate(self._reference, batch, everything) if self._reference else None,
         )
+
+    def _judge(self, batch: FlatBatch, inputs: LossInputs) -> dict[str, GroupBand]:
+        self._check_finite(batch, torch.arange(batch.num_sampled), inputs.proximal_N, "a proximal log-prob")
+        log_B = log_ratio(inputs.proximal_N.numpy(), batch.behaviour_N)
+        divergences = group_divergences(log_B, batch.of_tokens([t.group for t in batch.trajectories]))
+        return {group: decide(divergence, self._algorithm) for group, divergence in divergences.items()}
 
     def _my_micro_batches(self, batch: FlatBatch, rows: list[int]) -> list[MicroBatch]:
         plan = plan_ranks(rows, batch.input_lengths(), self._world.size, self._trainer.micro_batch_tokens)
@@ -123,13 +122,33 @@ class Learner:
             self._world.sum(logprobs_N)
         return logprobs_N
 
-    def _update(self, batch: FlatBatch, rows: list[int], inputs: LossInputs, *, first: bool) -> UpdateOutcome:
-        """One optimizer update from these trajectories. The loss is the mean over their tokens, on all ranks.
+    def _update(self, batch: FlatBatch, rows: list[int], inputs: LossInputs, *, fill_proximal: bool) -> UpdateOutcome:
+        """One optimizer update from these trajectories; none if all their tokens are rejected.
 
-        The first update of a step computes its proximal log-probs on the way: the weights are still those of the
-        step's start, so they are the current ones without gradient.
+        The denominator is known only when every token has its log-prob: passes divide by the most that it can be, and
+        the gradient is scaled by the rest at the end.
         """
         tokens_N = torch.from_numpy(batch.tokens_of(rows))
+        most = largest_denominator(inputs.select(tokens_N), self._algorithm)
+        current_N = self._accumulate(batch, rows, inputs, most=most, fill_proximal=fill_proximal)
+        if fill_proximal:
+            inputs.proximal_N[tokens_N] = current_N[tokens_N]
+        terms = self._terms(current_N[tokens_N], inputs.select(tokens_N))
+        self._check_finite(batch, tokens_N, terms.losses_N, "the loss")
+        grad_norm = 0.0
+        if terms.denominator:
+            grad_norm = self._clip_gradient(batch, rows, scale=most / terms.denominator)
+            self._optimizer.step()
+        return UpdateOutcome(tokens_N=tokens_N, terms=terms, grad_norm=grad_norm)
+
+    def _accumulate(
+        self, batch: FlatBatch, rows: list[int], inputs: LossInputs, *, most: int, fill_proximal: bool
+    ) -> Tensor:
+        """Leave the gradient of the update's loss sum over `most`; returns its log-probs, 0 elsewhere: float32[N].
+
+        With `fill_proximal` the weights are still those of the step's start, so the current log-probs, without
+        gradient, are the proximal ones.
+        """
         current_N = torch.zeros(batch.num_sampled)
         micro_batches = self._my_micro_batches(batch, rows)
         self._optimizer.zero_grad()
@@ -138,35 +157,29 @@ class Learner:
             mine_N = torch.from_numpy(micro_batch.tokens_N)
             logprobs_N = self._logprobs(self._policy, micro_batch)
             current_N[mine_N] = logprobs_N.detach()
-            if first:
+            if fill_proximal:
                 inputs.proximal_N[mine_N] = logprobs_N.detach()
-            losses_N = token_losses(logprobs_N, _select(inputs, mine_N), self._coefficients)
-            # FSDP averages gradients over ranks; the mean is over tokens.
-            torch.autograd.backward(losses_N.sum() * (self._world.size / len(tokens_N)))
-        self._world.sum(current_N)
-        if first:
-            inputs.proximal_N[tokens_N] = current_N[tokens_N]
-        selected = _select(inputs, tokens_N)
-        losses_N = token_losses(current_N[tokens_N], selected, self._coefficients).double()
-        self._check_losses(batch, tokens_N, losses_N)
-        grad_norm = self._clip_gradient(batch, rows)
-        self._optimizer.step()
-        ratio_N = torch.exp(current_N[tokens_N] - selected.proximal_N)
-        clipped_N = is_clipped(
-            ratio_N, selected.advantages_N, self._coefficients.clip_low, self._coefficients.clip_high
-        )
-        return UpdateOutcome(tokens_N=tokens_N, losses_N=losses_N, clipped_N=clipped_N, grad_norm=grad_norm)
+            terms = self._terms(logprobs_N, inputs.select(mine_N))
+            # FSDP averages gradients over ranks; the loss is a sum over them.
+            torch.autograd.backward((terms.losses_N * terms.shares_N).sum() * (self._world.size / most))
+        return self._world.sum(current_N)
 
-    def _check_losses(self, batch: FlatBatch, tokens_N: Tensor, losses_N: Tensor) -> None:
-        bad_N = tokens_N[~torch.isfinite(losses_N)]
+    def _terms(self, current_N: Tensor, inputs: LossInputs) -> LossTerms:
+        return loss_terms(current_N, inputs, self._algorithm)
+
+    def _check_finite(self, batch: FlatBatch, tokens_N: Tensor, values_N: Tensor, what: str) -> None:
+        bad_N = tokens_N[~torch.isfinite(values_N)]
         if len(bad_N):
             episodes = batch.episodes_of(bad_N.numpy())
-            raise _bad_batch(f"the loss is not finite at {len(bad_N)} tokens of {len(episodes)} episodes", episodes)
+            raise _bad_batch(f"{what} is not finite at {len(bad_N)} tokens of {len(episodes)} episodes", episodes)
 
-    def _clip_gradient(self, batch: FlatBatch, rows: list[int]) -> float:
-        """Scale the gradient to at most `grad_clip`; returns its global norm before."""
+    def _clip_gradient(self, batch: FlatBatch, rows: list[int], *, scale: float) -> float:
+        """Multiply the gradient by `scale`, then limit it to `grad_clip`; returns its global norm in between."""
         parameters = [p for p in self._policy.model.parameters() if p.grad is not None]
-        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if scale != 1:
+            torch._foreach_mul_(gradients, scale)
+        norm = get_total_norm(gradients)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         if not torch.isfinite(norm):
@@ -175,47 +188,29 @@ class Learner:
         clip_grads_with_norm_(parameters, self._trainer.grad_clip, norm)
         return float(norm)
 
-    def _metrics(
-        self, batch: FlatBatch, inputs: LossInputs, outcomes: list[UpdateOutcome], version: int
-    ) -> dict[str, float]:
-        rewards = np.array([t.reward for t in batch.trajectories])
-        proximal_N = inputs.proximal_N.numpy()
-        metrics = {
-            "loss": _mean([o.losses_N for o in outcomes]),
-            "grad_norm": float(np.mean([o.grad_norm for o in outcomes])) if outcomes else 0.0,
-            "lr": float(self._optimizer.param_groups[0]["lr"]),
-            "reward_mean": float(rewards.mean()),
-            "reward_std": float(rewards.std()),
-            "entropy": -_mean([inputs.proximal_N]),
-            "ratio_clipped_share": _mean([o.clipped_N for o in outcomes]),
-            "importance_mean": _mean(
-                [importance_weight(inputs.proximal_N, inputs.behaviour_N, self._coefficients.importance_cap)]
-            ),
-            "ess": mismatch.effective_sample_size(proximal_N, batch.behaviour_N),
-            "num_tokens": float(sum(t.num_tokens for t in batch.trajectories)),
-            "num_sampled_tokens": float(batch.num_sampled),
-            "num_trajectories": float(len(batch.trajectories)),
-            "forward_s": self._forward_s,
-        }
-        if inputs.reference_N is not None:
-            metrics["kl_ref"] = _mean([k3(inputs.reference_N, inputs.proximal_N)])
-        metrics |= mismatch.policy_lag(batch.versions_N, version)
-        metrics |= mismatch.engine_mismatch(proximal_N, batch.behaviour_N, batch.versions_N == version)
-        return metrics
 
-
-def _select(inputs: LossInputs, tokens_N: Tensor) -> LossInputs:
+def _with_bands(inputs: LossInputs, batch: FlatBatch, bands: dict[str, GroupBand]) -> LossInputs:
+    """Inputs with each token's group's weight, and whether its importance weight is capped at 1."""
+    ours = [bands.get(t.group) for t in batch.trajectories]
+    weights = [band.weight if band else 0.0 for band in ours]
+    truncated = [band is not None and band.band is Band.truncate for band in ours]
+    owners = batch.owners
     return LossInputs(
-        proximal_N=inputs.proximal_N[tokens_N],
-        behaviour_N=inputs.behaviour_N[tokens_N],
-        advantages_N=inputs.advantages_N[tokens_N],
-        reference_N=None if inputs.reference_N is None else inputs.reference_N[tokens_N],
+        proximal_N=inputs.proximal_N,
+        behaviour_N=inputs.behaviour_N,
+        advantages_N=inputs.advantages_N,
+        episodes_N=inputs.episodes_N,
+        reference_N=inputs.reference_N,
+        group_weights_N=torch.from_numpy(np.asarray(weights, dtype=np.float32)[owners]),
+        truncated_N=torch.from_numpy(np.asarray(truncated)[owners]),
     )
 
 
-def _mean(parts: list[Tensor]) -> float:
-    values = torch.cat(parts).double() if parts else torch.zeros(0)
-    return float(values.mean()) if len(values) else 0.0
+def _without_dropped(updates: list[list[int]], batch: FlatBatch, bands: dict[str, GroupBand]) -> list[list[int]]:
+    """The updates' trajectories but those of dropped groups; updates that nothing is left of vanish."""
+    dropped = {group for group, band in bands.items() if band.band is Band.drop}
+    left = [[row for row in rows if batch.trajectories[row].group not in dropped] for rows in updates]
+    return [rows for rows in left if len(batch.tokens_of(rows))]
 
 
 def _bad_batch(message: str, episodes: list[str]) -> TrainerExit:

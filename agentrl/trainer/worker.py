@@ -59,6 +59,7 @@ class Worker:
             optimizer=self._optimizer,
             trainer=job.trainer,
             algorithm=job.algorithm,
+            total_steps=job.total_steps,
         )
         self._position = self._resume()
 
@@ -97,7 +98,7 @@ class Worker:
         started = time.perf_counter()
         self._check(reply)
         torch.manual_seed(self._job.seed * 1_000_003 + reply.step)
-        batch = batching.flatten(reply.trajectories, self._job.algorithm.advantage)
+        batch = batching.flatten(reply.trajectories, self._job.algorithm)
         metrics = self._learner.step(batch, reply.step)
 
         exported = time.perf_counter()

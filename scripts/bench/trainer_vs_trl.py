@@ -104,7 +104,7 @@ def agentrl_side(folder: Path, max_tokens: int, steps: int) -> dict[str, Any]:
     import torch
 
     from agentrl.trainer.batching import flatten
-    from agentrl.trainer.config import Advantage, AlgorithmConfig, TrainerConfig
+    from agentrl.trainer.config import AlgorithmConfig, TrainerConfig
     from agentrl.trainer.learner import Learner, make_optimizer
     from agentrl.trainer.policy import Policy
     from agentrl.trainer.world import World
@@ -113,6 +113,7 @@ def agentrl_side(folder: Path, max_tokens: int, steps: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     world = World.join(600)
     policy = Policy.load(folder, world.mesh(), 1.0)
+    algorithm = AlgorithmConfig()
     config = TrainerConfig(lr=1e-6, lr_warmup_steps=0, micro_batch_tokens=max_tokens)
     learner = Learner(
         world=world,
@@ -120,7 +121,8 @@ def agentrl_side(folder: Path, max_tokens: int, steps: int) -> dict[str, Any]:
         reference=None,
         optimizer=make_optimizer(policy, config),
         trainer=config,
-        algorithm=AlgorithmConfig(),
+        algorithm=algorithm,
+        total_steps=steps,
     )
     data = np.load(folder / "batch.npz")
     groups, group_size = data["rewards"].shape
@@ -143,7 +145,7 @@ def agentrl_side(folder: Path, max_tokens: int, steps: int) -> dict[str, Any]:
             for row in range(groups * group_size)
         ]
 
-    batch = flatten(trajectories(None), Advantage.mean)
+    batch = flatten(trajectories(None), algorithm)
     own_N = learner.evaluate(policy, batch, list(range(groups * group_size))).numpy()  # noqa: N806
     behaviour = []
     for row in range(groups * group_size):
@@ -156,7 +158,7 @@ def agentrl_side(folder: Path, max_tokens: int, steps: int) -> dict[str, Any]:
     wall_s, cpu_s, norms = [], [], []
     for step in range(1, steps + 1):
         wall, cpu = time.perf_counter(), time.process_time()
-        metrics = learner.step(flatten(records, Advantage.mean), step)
+        metrics = learner.step(flatten(records, algorithm), step)
         wall_s.append(time.perf_counter() - wall)
         cpu_s.append(time.process_time() - cpu)
         norms.append(metrics["grad_norm"])

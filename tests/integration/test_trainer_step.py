@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from agentrl.trainer.advantages import group_advantages
-from agentrl.trainer.config import Advantage, AlgorithmConfig, TrainerConfig
+from agentrl.trainer.config import Advantage, Aggregation, AlgorithmConfig, Importance, Surrogate, TrainerConfig
 from agentrl.trainer.job import checkpoint_folder, weights_folder
 from agentrl.wire import StepDone, TrainBatch
 from tests.fixtures.tiny_model import make_tiny_model
@@ -118,6 +118,53 @@ async def test_ranks_and_micro_batches_do_not_change_the_update(
     assert one.metrics.keys() == other.metrics.keys()
     for name in one.metrics.keys() - timings:
         assert other.metrics[name] == pytest.approx(one.metrics[name], rel=1e-4, abs=1e-6), name
+
+
+REJECTING = AlgorithmConfig(
+    surrogate=Surrogate.gspo,
+    importance=Importance.sequence,
+    importance_cap=5.0,
+    token_ratio_max=2.0,
+    veto_ratio=0.15,
+    aggregation=Aggregation.sequence_mean,
+    updates_per_step=2,
+)
+BANDED = AlgorithmConfig(
+    token_ratio_min=0.5, aggregation=Aggregation.constant, aggregation_tokens=9, drop_divergence=0.3
+)
+
+
+@pytest.mark.parametrize("algorithm", [REJECTING, BANDED], ids=["rejecting", "banded"])
+async def test_a_denominator_counts_what_all_ranks_and_micro_batches_kept(
+    model: Path, tmp_path: Path, algorithm: AlgorithmConfig
+) -> None:
+    batch = make_batch(max_tokens=30)  # four passes on one rank, two on each of two, one on each of four
+    runs = []
+    for world_size, micro_batch_tokens in ((1, 92), (2, 150), (4, 8192)):
+        run_dir = tmp_path / str(world_size)
+        (done,) = await _train(
+            model,
+            run_dir,
+            [batch],
+            world_size=world_size,
+            micro_batch_tokens=micro_batch_tokens,
+            algorithm=algorithm,
+        )
+        runs.append((run_dir, done.metrics))
+    (one_dir, one), *others = runs
+    for run_dir, metrics in others:
+        for name in ("loss", "grad_norm", "rejected_share", "left_out_share/task"):
+            assert metrics[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
+        assert _relative_difference(_gradient(one_dir), _gradient(run_dir)) < 1e-4
+    assert 0 < one["left_out_share/task"] < 1
+
+
+async def test_a_batch_of_which_nothing_is_kept_leaves_weights_and_optimizer(model: Path, tmp_path: Path) -> None:
+    algorithm = AlgorithmConfig(token_ratio_max=1e-6)
+    batches = [make_batch(step=1), make_batch(step=2)]
+    first, second = await _train(model, tmp_path, batches, algorithm=algorithm)
+    assert (first.metrics["rejected_share"], second.metrics["grad_norm"]) == (1, 0)
+    assert _relative_difference(_weights(tmp_path, 2), load_file(model / "model.safetensors")) == 0
 
 
 async def test_several_updates_a_step_do_not_depend_on_the_world_size(model: Path, tmp_path: Path) -> None:

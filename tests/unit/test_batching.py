@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.trainer.batching import collate, flatten, plan_ranks, problems, split_updates
-from agentrl.trainer.config import Advantage
+from agentrl.trainer.config import AlgorithmConfig
 from agentrl.wire import Trajectory
 from tests.fixtures.trainer_run import make_batch
 
@@ -65,7 +65,8 @@ def test_updates_take_whole_groups_evenly(groups: list[str], num_updates: int) -
 
 
 def test_a_micro_batch_predicts_each_sampled_token_from_the_position_before_it() -> None:
-    batch = flatten([_trajectory([1, 2, 3, 4, 5], [0, 0, 1, 1, 0]), _trajectory([6, 7, 8], [0, 1, 0])], Advantage.mean)
+    trajectories = [_trajectory([1, 2, 3, 4, 5], [0, 0, 1, 1, 0]), _trajectory([6, 7, 8], [0, 1, 0])]
+    batch = flatten(trajectories, AlgorithmConfig())
     micro = collate(batch, [1, 0])
     assert micro.ids_BT.tolist() == [[6, 0, 0], [1, 2, 3]]  # what comes after the last prediction is not read
     assert micro.rows_N.tolist() == [0, 1, 1]
@@ -76,14 +77,14 @@ def test_a_micro_batch_predicts_each_sampled_token_from_the_position_before_it()
 
 
 def test_an_empty_micro_batch_is_a_dummy_that_predicts_nothing() -> None:
-    micro = collate(flatten(make_batch().trajectories, Advantage.mean), [])
+    micro = collate(flatten(make_batch().trajectories, AlgorithmConfig()), [])
     assert micro.ids_BT.shape == (1, 1)
     assert not any(axis.size for axis in (micro.rows_N, micro.columns_N, micro.targets_N, micro.tokens_N))
 
 
 def test_tokens_know_their_episode_and_carry_its_advantage() -> None:
     trajectories = make_batch(num_groups=2, group_size=2).trajectories
-    batch = flatten(trajectories, Advantage.mean)
+    batch = flatten(trajectories, AlgorithmConfig())
     for row, trajectory in enumerate(trajectories):
         tokens_N = batch.tokens_of([row])
         assert len(tokens_N) == trajectory.num_sampled

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import UserError
-from agentrl.trainer.config import Advantage, AlgorithmConfig
+from agentrl.trainer.config import Advantage, AlgorithmConfig, LrSchedule, TrainerConfig
 from agentrl.trainer.job import ExitCode, ExitReport, TrainerJob
-from agentrl.trainer.learner import learning_rate
+from agentrl.trainer.schedule import learning_rate
 
 
 def _job(temperature: float = 0.8) -> TrainerJob:
@@ -66,5 +66,24 @@ def test_the_job_module_does_not_import_torch() -> None:
 
 
 def test_the_learning_rate_warms_up_linearly_and_then_stays() -> None:
-    assert [learning_rate(step, 1.0, 4) for step in (1, 2, 4, 9)] == [0.25, 0.5, 1.0, 1.0]
-    assert learning_rate(1, 1.0, 0) == 1.0
+    config = TrainerConfig(lr=1.0, lr_warmup_steps=4)
+    assert [learning_rate(step, config, 25) for step in (1, 2, 4, 9)] == [0.25, 0.5, 1.0, 1.0]
+    assert learning_rate(1, TrainerConfig(lr=1.0, lr_warmup_steps=0), 25) == 1.0
+
+
+@pytest.mark.parametrize(("schedule", "middle"), [(LrSchedule.linear, 0.55), (LrSchedule.cosine, 0.55)])
+def test_a_falling_learning_rate_reaches_its_share_at_the_last_step_and_stays(
+    schedule: LrSchedule, middle: float
+) -> None:
+    config = TrainerConfig(lr=1.0, lr_warmup_steps=4, lr_schedule=schedule, lr_final_share=0.1)
+    rates = [learning_rate(step, config, 24) for step in (4, 14, 24, 40)]
+    assert rates == pytest.approx([1.0, middle, 0.1, 0.1])
+
+
+def test_a_cosine_falls_slowly_first() -> None:
+    linear, cosine = (
+        TrainerConfig(lr=1.0, lr_warmup_steps=0, lr_schedule=schedule)
+        for schedule in (LrSchedule.linear, LrSchedule.cosine)
+    )
+    assert learning_rate(2, cosine, 20) > learning_rate(2, linear, 20)
+    assert learning_rate(18, cosine, 20) < learning_rate(18, linear, 20)
