@@ -109,6 +109,15 @@ class ExecResult:
     command begins with the state from before this one."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """What a download brought."""
+
+    num_files: int
+    skipped: tuple[str, ...] = ()
+    """Paths of the first things that were left out: links, devices, sockets, pipes. Relative to what was asked for."""
+
+
 class Session(Protocol):
     """A shell that goes on from command to command: folder, variables, functions, aliases and options survive.
 
@@ -196,6 +205,15 @@ class Sandbox(Protocol):
 
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes | None:
         """Contents of a regular file, or None if it is not there. Larger than `max_bytes` raises ValueError."""
+        ...
+
+    async def download(self, path: str, target: Path, *, max_bytes: int = 64 << 20) -> Download:
+        """Copy a file or folder at an absolute path inside to the host path `target`, which must not exist.
+
+        Makes folders and regular files only, without setuid bits, owned by us. Raises FileNotFoundError where there is
+        neither file nor folder, FileExistsError for a target that is there, ValueError over `max_bytes` (sizes as files
+        tell them, holes included) or for too many files, OSError of either side. Then nothing of it is left out here.
+        """
         ...
 
     async def probe(self) -> bool:

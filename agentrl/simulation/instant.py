@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agentrl.errors import EngineError, SandboxError
 from agentrl.inference.engine import EngineLoad, FinishReason, Generation, SamplingParams
-from agentrl.sandbox.provider import Capabilities, ExecResult, Image, SandboxSpec, Snapshot
+from agentrl.sandbox.provider import Capabilities, Download, ExecResult, Image, SandboxSpec, Snapshot
 from agentrl.simulation.session import SimulatedSession
 
 
@@ -134,6 +134,14 @@ class InstantSandbox:
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes | None:
         self._check()
         return self._files.get(path)
+
+    async def download(self, path: str, target: Path, *, max_bytes: int = 64 << 20) -> Download:
+        self._check()
+        if path not in self._files:
+            raise FileNotFoundError(path)
+        with target.open("xb") as file:
+            file.write(self._files[path])
+        return Download(num_files=1)
 
     async def probe(self) -> bool:
         return self.alive

@@ -1,6 +1,6 @@
 """Simulated sandboxes: the provider's protocol in virtual time, as the drawn lives say.
 
-A sandbox knows whose it is from its spec's `owner`. Commands are those of `tongue` (`turn 12 3 0 7`), the verifier's
+A sandbox knows whose it is from its spec's `owner`. Commands are those of `tongue` (`turn 7`), the verifier's
 script, and `sleep N`; everything else takes no time. Files written can be read.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agentrl.clock import monotonic
 from agentrl.errors import SandboxError
-from agentrl.sandbox.provider import Capabilities, ExecResult, Image, SandboxSpec, Snapshot
+from agentrl.sandbox.provider import Capabilities, Download, ExecResult, Image, SandboxSpec, Snapshot
 from agentrl.simulation.life import Life, World
 from agentrl.simulation.session import SimulatedSession
 from agentrl.simulation.tongue import parse_episode
@@ -128,6 +128,15 @@ class SimulatedSandbox:
         if data is not None and len(data) > max_bytes:
             raise ValueError(f"{path}: {len(data)} bytes, more than {max_bytes}")
         return data
+
+    async def download(self, path: str, target: Path, *, max_bytes: int = 64 << 20) -> Download:
+        """Of single files."""
+        data = await self.read(path, max_bytes=max_bytes)
+        if data is None:
+            raise FileNotFoundError(f"{path}: nothing to download in the sandbox")
+        with target.open("xb") as file:
+            file.write(data)
+        return Download(num_files=1)
 
     async def probe(self) -> bool:
         return self._problem is None

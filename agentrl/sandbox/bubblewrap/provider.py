@@ -18,7 +18,8 @@ from agentrl.sandbox.bubblewrap.host import Host, check_host
 from agentrl.sandbox.bubblewrap.layout import AGENT_UID, FILES, UNCOUNTED_MB, bwrap_argv
 from agentrl.sandbox.bubblewrap.link import SupervisorLink, open_link
 from agentrl.sandbox.bubblewrap.records import reap
-from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox, Upload, pack
+from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox
+from agentrl.sandbox.bubblewrap.transfer import Upload, pack
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Capabilities, Image, SandboxSpec, Snapshot
 from agentrl.sandbox.supervisor import seccomp

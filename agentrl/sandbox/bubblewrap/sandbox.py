@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import stat
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,14 @@ from agentrl.errors import SandboxError
 from agentrl.sandbox.bubblewrap.layout import ENV
 from agentrl.sandbox.bubblewrap.link import SupervisorLink
 from agentrl.sandbox.bubblewrap.session import BubblewrapSession
-from agentrl.sandbox.provider import ExecResult, Image, Snapshot
+from agentrl.sandbox.bubblewrap.transfer import PIECE_BYTES, Listed, Upload, append, destination, make, pieces, remove
+from agentrl.sandbox.provider import Download, ExecResult, Image, Snapshot
 
 FILE_TIMEOUT_S = 30.0
 """For one transfer of files, or any other request that is not a command."""
 _CLOSE_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 10.0
-MAX_UPLOAD_BYTES = 64 << 20
+MAX_DOWNLOAD_ENTRIES = 10_000
 
 
 class BubblewrapSandbox:
@@ -140,7 +140,9 @@ class BubblewrapSandbox:
 
     async def upload(self, source: Path, target: str) -> None:
         """See `Sandbox.upload`. Links are copied as links. OSError as in `write`; ValueError if it is too large."""
-        await self.put(await asyncio.to_thread(pack, source, target))
+        uploads = pieces(source, target)
+        while piece := await asyncio.to_thread(next, uploads, None):
+            await self.put(piece)
 
     async def put(self, upload: Upload) -> None:
         """Make all its files."""
@@ -152,12 +154,47 @@ class BubblewrapSandbox:
 
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes | None:
         """See `Sandbox.read`."""
-        header, data = await self._ask("get", path=path, max_bytes=max_bytes)
+        header, data = await self._ask("get", path=path, offset=0, max_bytes=max_bytes)
         if not header["found"]:
             return None
         if header["size"] > max_bytes:
             raise ValueError(f"{path} has {header['size']} bytes, over the {max_bytes} allowed")
         return data
+
+    async def download(self, path: str, target: Path, *, max_bytes: int = 64 << 20) -> Download:
+        """See `Sandbox.download`."""
+        header, listing = await self._ask("list", path=path, max_entries=MAX_DOWNLOAD_ENTRIES)
+        if not header["found"]:
+            raise FileNotFoundError(f"{path}: nothing to download in the sandbox")
+        if header["more"]:
+            raise ValueError(f"{path} has more than {MAX_DOWNLOAD_ENTRIES} files and folders, or lies too deep")
+        found = [Listed(*fields) for fields in json.loads(listing)]
+        total = sum(listed.size for listed in found)
+        if total > max_bytes:
+            raise ValueError(f"{path} has {total} bytes, over the {max_bytes} allowed")
+        make(target, found[0])
+        try:
+            await self._fetch(path, found[0], target)
+            for listed in found[1:]:
+                place = destination(target, listed)
+                await asyncio.to_thread(make, place, listed)
+                await self._fetch(path, listed, place)
+        except BaseException:
+            await asyncio.to_thread(remove, target)
+            raise
+        return Download(num_files=sum(not listed.is_folder for listed in found), skipped=tuple(header["skipped"]))
+
+    async def _fetch(self, path: str, listed: Listed, target: Path) -> None:
+        """Fill one file of a download with what it has now, at most as long as it was listed."""
+        inside = f"{path.rstrip('/')}/{listed.path}" if listed.path else path
+        offset = 0
+        while offset < listed.size:
+            wanted = min(PIECE_BYTES, listed.size - offset)
+            header, data = await self._ask("get", path=inside, offset=offset, max_bytes=wanted)
+            if not header["found"] or not data:
+                return
+            await asyncio.to_thread(append, target, data)
+            offset += len(data)
 
     async def probe(self) -> bool:
         """See `Sandbox.probe`."""
@@ -217,45 +254,3 @@ class BubblewrapSandbox:
             return await self._link.request(op, payload, box=self._id, **fields)
         except SandboxError as error:
             raise SandboxError(f"sandbox {self._id}: {error.message}") from error
-
-
-@dataclass(frozen=True)
-class Upload:
-    """Files on their way into a sandbox: entries as the supervisor's `put` wants them, all contents in their order."""
-
-    entries: list[dict[str, Any]]
-    content: bytes
-
-
-def pack(source: Path, target: str) -> Upload:
-    """A host file or folder as an upload to `target`. Links inside stay links, special files are refused.
-
-    Raises OSError if it cannot be read, ValueError over MAX_UPLOAD_BYTES or for a device, socket or pipe.
-    """
-    entries: list[dict[str, Any]] = []
-    content = bytearray()
-    for path, inside in _walk(source, target.rstrip("/") or "/"):
-        info = path.lstat()
-        mode = stat.S_IMODE(info.st_mode)
-        if stat.S_ISLNK(info.st_mode):
-            entries.append({"path": inside, "kind": "link", "target": str(path.readlink())})
-        elif stat.S_ISDIR(info.st_mode):
-            entries.append({"path": inside, "kind": "dir", "mode": mode})
-        elif stat.S_ISREG(info.st_mode):
-            if len(content) + info.st_size > MAX_UPLOAD_BYTES:
-                raise ValueError(f"{source}: more than {MAX_UPLOAD_BYTES >> 20} MiB to upload")
-            data = path.read_bytes()
-            content += data
-            entries.append({"path": inside, "kind": "file", "mode": mode, "size": len(data)})
-        else:
-            raise ValueError(f"{path}: neither file, folder nor link")
-    return Upload(entries, bytes(content))
-
-
-def _walk(source: Path, target: str) -> list[tuple[Path, str]]:
-    """Parents first, in the order of names."""
-    found = [(source, target)]
-    if source.is_dir() and not source.is_symlink():
-        for child in sorted(source.iterdir()):
-            found += _walk(child, f"{target.rstrip('/')}/{child.name}")
-    return found

@@ -7,6 +7,7 @@ and it is the true parent of each command: exit statuses come from the kernel. I
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -78,6 +79,7 @@ class Door:
         self._operations: dict[str, Callable[[frames.Header, bytes], tuple[frames.Header, bytes]]] = {
             "put": self._put,
             "get": self._get,
+            "list": self._list,
             "clear": self._clear,
             "probe": self._probe,
             "kill_all": self._kill_all,
@@ -149,8 +151,15 @@ class Door:
         return {}, b""
 
     def _get(self, header: frames.Header, payload: bytes) -> tuple[frames.Header, bytes]:
-        found = files.get(header["path"], header["max_bytes"])
+        found = files.get(header["path"], header["offset"], header["max_bytes"])
         return ({"found": False}, b"") if found is None else ({"found": True, "size": found[0]}, found[1])
+
+    def _list(self, header: frames.Header, payload: bytes) -> tuple[frames.Header, bytes]:
+        listing = files.listing(header["path"], header["max_entries"])
+        if listing is None:
+            return {"found": False}, b""
+        reply = {"found": True, "skipped": listing.skipped, "more": listing.more}
+        return reply, json.dumps(listing.entries).encode()
 
     def _clear(self, header: frames.Header, payload: bytes) -> tuple[frames.Header, bytes]:
         files.clear(header["path"], header["mode"])

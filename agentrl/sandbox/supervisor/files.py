@@ -6,19 +6,23 @@ import contextlib
 import itertools
 import os
 import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agentrl.sandbox.supervisor.processes import write_all
 
 _CHUNK_BYTES = 1 << 20
+_MAX_DEPTH = 100
+_MAX_SKIPPED = 100
 
 
 def put(entries: list[dict[str, Any]], content: bytes) -> None:
     """Make directories, files and links. Raises OSError.
 
-    `entries` have path and kind (dir, file, link); a mode (None leaves a directory that is there as it is), the size of
-    a file, the target of a link, for a directory perhaps a uid. `content` is that of all files, in their order.
+    `entries` have path and kind (dir, file, more, link); a mode (None leaves a directory that is there as it is), the
+    size of a file or of what goes on at its end (more), the target of a link, for a directory perhaps a uid. `content`
+    is that of all files, in their order.
     """
     offset = 0
     for entry in entries:
@@ -30,6 +34,10 @@ def put(entries: list[dict[str, Any]], content: bytes) -> None:
             if "uid" in entry:
                 os.chown(path, entry["uid"], entry["uid"])
             continue
+        if kind == "more":
+            _append(path, content[offset : offset + entry["size"]])
+            offset += entry["size"]
+            continue
         with contextlib.suppress(FileNotFoundError):
             Path(path).unlink()  # never write through a link, nor into a file that has other names
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -40,8 +48,8 @@ def put(entries: list[dict[str, Any]], content: bytes) -> None:
             offset += entry["size"]
 
 
-def get(path: str, max_bytes: int) -> tuple[int, bytes] | None:
-    """(size, at most max_bytes of content) of a regular file; None if there is none."""
+def get(path: str, offset: int, max_bytes: int) -> tuple[int, bytes] | None:
+    """(size, at most max_bytes of content from `offset`) of a regular file; None if there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -50,12 +58,75 @@ def get(path: str, max_bytes: int) -> tuple[int, bytes] | None:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             return None
+        os.lseek(fd, offset, os.SEEK_SET)
         data = b""
         while len(data) <= max_bytes and (chunk := os.read(fd, _CHUNK_BYTES)):
             data += chunk
-        return max(info.st_size, len(data)), data[:max_bytes]
+        return max(info.st_size, offset + len(data)), data[:max_bytes]
     finally:
         os.close(fd)
+
+
+@dataclass
+class Listing:
+    """Regular files and folders below a path, parents first: [relative path, is a folder, mode, size]."""
+
+    entries: list[tuple[str, bool, int, int]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """What is neither: links, devices, sockets, pipes; the first few."""
+    more: bool = False
+    """There are more than were asked for, or they lie too deep."""
+
+
+def listing(path: str, max_entries: int) -> Listing | None:
+    """A file, or a folder with what is below. `path` is followed if it is a link, links below are not.
+
+    None if it is neither or not there. Raises OSError.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    found = Listing()
+    try:
+        info = os.fstat(fd)
+        _list(found, "", info, max_entries)
+        if not found.entries:
+            return None
+        if stat.S_ISDIR(info.st_mode):
+            _list_folder(found, "", fd, max_entries, depth=0)
+    finally:
+        os.close(fd)
+    return found
+
+
+def _list_folder(found: Listing, folder: str, fd: int, max_entries: int, *, depth: int) -> None:
+    for name in sorted(os.listdir(fd)):
+        path = f"{folder}{name}"
+        info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        _list(found, path, info, max_entries)
+        if stat.S_ISDIR(info.st_mode) and not found.more:
+            if depth == _MAX_DEPTH:
+                found.more = True
+                return
+            child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            try:
+                _list_folder(found, f"{path}/", child, max_entries, depth=depth + 1)
+            finally:
+                os.close(child)
+        if found.more:
+            return
+
+
+def _list(found: Listing, path: str, info: os.stat_result, max_entries: int) -> None:
+    is_folder = stat.S_ISDIR(info.st_mode)
+    if not is_folder and not stat.S_ISREG(info.st_mode):
+        if len(found.skipped) < _MAX_SKIPPED:
+            found.skipped.append(path)
+    elif len(found.entries) == max_entries:
+        found.more = True
+    else:
+        found.entries.append((path, is_folder, stat.S_IMODE(info.st_mode), 0 if is_folder else info.st_size))
 
 
 def clear(path: str, mode: int) -> None:
@@ -96,6 +167,14 @@ def _remove_files(folder: int) -> list[str]:
         if not is_folder:
             os.unlink(name, dir_fd=folder)
     return [name for name, is_folder in entries if is_folder]
+
+
+def _append(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        write_all(fd, data)
+    finally:
+        os.close(fd)
 
 
 def _write_new(path: str, data: bytes, mode: int) -> None:
