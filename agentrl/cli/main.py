@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from agentrl import __version__
-from agentrl.cli import bench, launch, plan, runs, show, tasks
+from agentrl.cli import bench, doctor, launch, plan, runs, show, simulate, tasks
 from agentrl.errors import AgentrlError, UserError
 
 app = typer.Typer(
@@ -50,6 +50,8 @@ plan.register(app)
 show.register(app)
 runs.register(app)
 tasks.register(app)
+doctor.register(app)
+simulate.register(app)
 bench.register(app)
 
 

@@ -19,6 +19,7 @@ SURFACE = {
     "ps": ["--runs-dir", "--json"],
     "status": ["RUN", "--runs-dir", "--json"],
     "logs": ["RUN", "--role", "-r", "--lines", "-n", "--follow", "-f", "--runs-dir"],
+    "doctor": ["--runs-dir", "--json"],
     "tasks check": ["PATH|FAMILY", "--json", "--jobs", "-j", "--count", "--seed"],
     "tasks generate": ["FAMILY", "DIR", "--count", "--seed"],
 }

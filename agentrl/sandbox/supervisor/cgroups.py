@@ -47,19 +47,19 @@ class Limits:
 
 def create_base(name: str) -> Hierarchies:
     """Make the base folder `name` in the best hierarchies that are writable. Never raises: the answer may be none."""
-    mounts = _cgroup_mounts()
-    v2_mount = mounts.get("")
+    found = mounts()
+    v2_mount = found.get("")
     if v2_mount and (base := _v2_base_with_controllers(v2_mount, name)):
         cpu = base if "cpu" in _words(Path(base, "cgroup.subtree_control")) else None
         return Hierarchies(2, memory=base, pids=base, cpu=cpu, freezer=base)
-    memory = _make_base(mounts.get("memory"), name)
-    pids = _make_base(mounts.get("pids"), name)
+    memory = _make_base(found.get("memory"), name)
+    pids = _make_base(found.get("pids"), name)
     freezer = _make_base(v2_mount, name)
     if freezer and not Path(freezer, "cgroup.freeze").exists():
         remove_base(freezer)
         freezer = None
     if memory and pids:
-        return Hierarchies(1, memory=memory, pids=pids, cpu=_make_base(mounts.get("cpu"), name), freezer=freezer)
+        return Hierarchies(1, memory=memory, pids=pids, cpu=_make_base(found.get("cpu"), name), freezer=freezer)
     for path in filter(None, (memory, pids)):
         remove_base(path)
     return Hierarchies(0, freezer=freezer)
@@ -191,7 +191,7 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def _cgroup_mounts() -> dict[str, str]:
+def mounts() -> dict[str, str]:
     """Mount point per v1 controller; that of v2 under ''."""
     found: dict[str, str] = {}
     for line in Path("/proc/self/mounts").read_text().splitlines():
