@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentrl.clock import wall
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import ProcessRow
 from agentrl.rollout.episode import TurnRecord
+from agentrl.sandbox.provider import ExecResult
 from agentrl.wire import encode
+
+
+def result_facts(result: ExecResult) -> dict[str, Any]:
+    """What a command did, without its output: what the agent saw of that is the observation."""
+    return {name: value for name, value in vars(result).items() if name not in ("stdout", "stderr")}
 
 
 class LedgerRecords:
@@ -17,8 +25,10 @@ class LedgerRecords:
 
     def record_turn(self, record: TurnRecord) -> None:
         mask = record.segment.mask
+        result = record.result
         self._ledger.record_turn(
-            **{**vars(record), "segment": encode(record.segment)},
+            **{**vars(record), "segment": encode(record.segment), "result": result and result_facts(result)},
+            exit_code=result.exit_code if result else None,
             num_sampled=mask.count(1),
             num_context=mask.count(0),
         )

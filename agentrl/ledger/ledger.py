@@ -91,11 +91,13 @@ class Ledger:
             ).rowcount
         assert changed == 1, f"group {group} cannot become {state}"
 
-    def start_episode(self, episode: str, *, group: str, member: int, attempt: int) -> None:
+    def start_episode(self, episode: str, *, group: str, member: int, attempt: int, version: int | None = None) -> None:
+        """`version`: the policy version that the engines serve now."""
         with self._write() as db:
             db.execute(
-                "INSERT INTO episodes (id, group_id, member, attempt, epoch, started_at) VALUES (?, ?, ?, ?, ?, ?)",
-                (episode, group, member, attempt, self.epoch, wall()),
+                "INSERT INTO episodes (id, group_id, member, attempt, epoch, version, started_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (episode, group, member, attempt, self.epoch, version, wall()),
             )
 
     def end_episode(
@@ -140,22 +142,29 @@ class Ledger:
         *,
         episode: str,
         turn: int,
+        began_at: float,
         message: str,
         command: str | None,
+        timeout_s: float | None,
         exit_code: int | None,
+        result: dict[str, Any] | None,
         observation: str | None,
         generation_s: float,
         tool_s: float,
+        suspended_s: float,
         num_sampled: int,
         num_context: int,
         segment: bytes,
     ) -> None:
         with self._write() as db:
             db.execute(
-                "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO turns (episode, turn, began_at, ended_at, message, command, exit_code, observation, "
+                "generation_s, tool_s, num_sampled, num_context, segment, timeout_s, result, suspended_s) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     episode,
                     turn,
+                    began_at,
                     wall(),
                     message,
                     command,
@@ -166,6 +175,9 @@ class Ledger:
                     num_sampled,
                     num_context,
                     segment,
+                    timeout_s,
+                    None if result is None else json.dumps(result),
+                    suspended_s,
                 ),
             )
 

@@ -3,7 +3,7 @@
 Tables with blobs have a rowid: in one without, every look-up reads the whole rows it compares with, blobs included.
 """
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 TABLES = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -29,6 +29,7 @@ CREATE TABLE episodes (
   member INTEGER NOT NULL,
   attempt INTEGER NOT NULL,
   epoch INTEGER NOT NULL,               -- controller that ran it; a running one of an older epoch is lost
+  version INTEGER,                      -- policy version that the engines served when it was launched
   started_at REAL NOT NULL,
   ended_at REAL,
   verdict TEXT,
@@ -47,6 +48,7 @@ CREATE INDEX episodes_by_group ON episodes (group_id);
 CREATE TABLE turns (
   episode TEXT NOT NULL,
   turn INTEGER NOT NULL,
+  began_at REAL NOT NULL,
   ended_at REAL NOT NULL,
   message TEXT NOT NULL,
   command TEXT,
@@ -57,6 +59,9 @@ CREATE TABLE turns (
   num_sampled INTEGER NOT NULL,         -- tokens of the message
   num_context INTEGER NOT NULL,         -- tokens of prompt (in turn 0) and observation
   segment BLOB NOT NULL,                -- wire.Segment; empty once the trajectory holds it
+  timeout_s REAL,                       -- the command's limit
+  result TEXT,                          -- JSON: what the command did, but for its output
+  suspended_s REAL NOT NULL,            -- of the time between: generation stood still for the trainer
   PRIMARY KEY (episode, turn)
 );
 
@@ -92,4 +97,28 @@ CREATE TABLE processes (
   ended_at REAL,
   PRIMARY KEY (pid, start_ticks)
 ) WITHOUT ROWID;
+
+-- What the GPUs' time went to: whole microseconds by lane (an engine, or the trainer), step and use.
+CREATE TABLE gpu_time (
+  lane TEXT NOT NULL,
+  step INTEGER NOT NULL,
+  use TEXT NOT NULL,
+  num_gpus INTEGER NOT NULL,
+  began_at REAL NOT NULL,               -- when the lane was first in that use for that step
+  spent_us INTEGER NOT NULL,
+  PRIMARY KEY (lane, step, use)
+) WITHOUT ROWID;
+
+-- One row per decision about the swing engines; realised_s stays NULL where a later one took its place.
+CREATE TABLE balance (
+  id INTEGER PRIMARY KEY,
+  step INTEGER NOT NULL,
+  decided_at REAL NOT NULL,
+  choice TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  predicted_s REAL,
+  alternative_s REAL,
+  inputs TEXT NOT NULL,                 -- JSON
+  realised_s REAL
+);
 """

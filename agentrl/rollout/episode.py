@@ -7,27 +7,28 @@ suspended generation returns what it has; the loop keeps it and asks for the res
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from agentrl.clock import monotonic
-from agentrl.errors import EngineError, EngineRequestError, SandboxError
+from agentrl.clock import monotonic, wall
+from agentrl.errors import EngineError, EngineRequestError, ImageError, SandboxError
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.chat import Message
 from agentrl.rollout.config import AgentConfig
+from agentrl.rollout.evidence import End, Evidence, Times
+from agentrl.rollout.grading import Grading, close, grade, scores, together
 from agentrl.rollout.observation import observe
 from agentrl.rollout.tool_calls import Action, Command, Finished, Malformed, parse
 from agentrl.rollout.trajectory import TrajectoryBuilder
-from agentrl.rollout.verdict import Cause, End, Evidence, Verdict, decide
-from agentrl.sandbox.provider import Sandbox, SandboxProvider
-from agentrl.tasks.task import Task
-from agentrl.tasks.verifier import verify
+from agentrl.rollout.verdict import Cause, Verdict, decide, reward
+from agentrl.rollout.watched import WatchedSandbox
+from agentrl.sandbox.death import Death
+from agentrl.sandbox.provider import ExecResult, SandboxProvider
+from agentrl.tasks.task import Step, Task, Verification
+from agentrl.tasks.verifier import not_started, prepare_step
 from agentrl.wire import Segment, Trajectory
-
-log = logging.getLogger(__name__)
 
 
 class Sampler(Protocol):
@@ -61,13 +62,21 @@ class TurnRecord:
 
     episode: str
     turn: int
+    began_at: float
+    """Seconds since the Unix epoch."""
     message: str
     command: str | None
-    exit_code: int | None
+    timeout_s: float | None
+    """The command's limit of wall time."""
+    result: ExecResult | None
+    """What the command did, its output included."""
     observation: str | None
+    """What the agent was shown of it."""
     segment: Segment
     generation_s: float
     tool_s: float
+    suspended_s: float
+    """In which generation stood still for training or publication."""
 
 
 class Recorder(Protocol):
@@ -126,76 +135,114 @@ class EpisodeRunner:
     async def run(self, spec: EpisodeSpec) -> EpisodeResult:
         """Act, verify, decide. Failures of sandbox or engine become a verdict; cancellation closes the sandbox."""
         prompt = self._chat.prompt(initial_messages(self._agent, spec.task.instruction))
-        attempt = _Attempt(spec=spec, builder=TrajectoryBuilder(prompt), started=self._active_now())
+        attempt = _Attempt(spec=spec, builder=TrajectoryBuilder(prompt), started=self._active_now(), began=monotonic())
         try:
             sandbox = await self._provider.create(replace(spec.task.spec, owner=spec.episode))
-        except SandboxError as error:
-            return self._result(attempt, Evidence(sandbox_error=str(error)))
+        except (SandboxError, ImageError) as error:
+            return self._result(attempt, _lost(Evidence(), error))
+        attempt.start_s = monotonic() - attempt.began
+        watched = WatchedSandbox(sandbox)
         try:
-            evidence = await self._attempt(attempt, sandbox)
+            evidence = await self._attempt(attempt, watched)
         finally:
             self._sampler.forget(spec.episode)
-            try:
-                await sandbox.close()
-            except SandboxError as error:
-                # The verdict stands; what is left of the sandbox goes when the provider closes.
-                log.warning("%s", error)
-        return self._result(attempt, evidence)
+            await close(sandbox)
+        seen = replace(evidence, commands=watched.commands, probes=watched.probes)
+        return self._result(attempt, seen)
 
-    async def _attempt(self, attempt: _Attempt, sandbox: Sandbox) -> Evidence:
+    async def _attempt(self, attempt: _Attempt, watched: WatchedSandbox) -> Evidence:
         evidence = Evidence(sandbox_started=True)
+        task = attempt.spec.task
+        graded: list[tuple[Step | None, Verification]] = []
         try:
-            evidence = replace(evidence, end=await self._act(attempt, sandbox))
-            evidence = replace(evidence, verification=await verify(attempt.spec.task, sandbox))
+            for step in task.steps or (None,):
+                if not self._tell(attempt, step):
+                    return replace(evidence, end=End.TOKEN_BUDGET)
+                evidence = replace(evidence, end=None)
+                obstacle = await prepare_step(task, step, watched.sandbox) if step else None
+                if obstacle is None:
+                    evidence = replace(evidence, end=await self._act(attempt, step, watched))
+                    grading = await grade(task, step, watched, lambda: self._provider.create(task.spec))
+                else:
+                    evidence = replace(evidence, end=End.NOT_BEGUN)
+                    grading = Grading(verification=not_started(obstacle), alive_after=await watched.probe())
+                graded.append((step, grading.verification))
+                evidence = replace(
+                    evidence, **vars(grading) | {"verification": together(task, graded), "steps": scores(graded)}
+                )
+                if grading.verification.reward is None or evidence.end is not End.FINISHED:
+                    break
+                if step is not None and not step.passes(grading.verification):
+                    break
         except SandboxError as error:
-            return replace(evidence, sandbox_error=str(error), alive_after=False)
+            return _lost(replace(evidence, verification=None, running=watched.running), error)
         except EngineRequestError as error:
             return replace(evidence, engine_refusal=str(error))
         except EngineError as error:
             return replace(evidence, engine_error=str(error))
-        verified = evidence.verification is not None and evidence.verification.reward is not None
-        return evidence if verified else replace(evidence, alive_after=await sandbox.probe())
+        return evidence
 
-    async def _act(self, attempt: _Attempt, sandbox: Sandbox) -> End:
-        """Turns until the agent or a budget ends the episode."""
-        deadline = attempt.started + min(
-            self._agent.episode_timeout_s, attempt.spec.task.agent_timeout_s or self._agent.episode_timeout_s
-        )
+    def _tell(self, attempt: _Attempt, step: Step | None) -> bool:
+        """Tell the agent of a further step; the first one's instruction is in the prompt. False: there is no room."""
+        if step is None or step is attempt.spec.task.steps[0]:
+            return True
+        bridge = self._chat.bridge("user", step.instruction, closed=attempt.closed)
+        if len(attempt.builder.ids) + len(bridge) >= self._agent.max_episode_tokens:
+            return False
+        attempt.builder.append_context(bridge)
+        return True
+
+    async def _act(self, attempt: _Attempt, step: Step | None, watched: WatchedSandbox) -> End:
+        """Turns until the agent or a budget ends the episode, or the step."""
+        deadline = attempt.started + self._agent.episode_timeout_s
+        limit_s = (step.agent_timeout_s if step else None) or attempt.spec.task.agent_timeout_s
+        if limit_s is not None:
+            deadline = min(deadline, (self._active_now() if step else attempt.started) + limit_s)
         while attempt.num_turns < self._agent.max_turns:
             if self._active_now() >= deadline:
                 return End.TIME_BUDGET
             if len(attempt.builder.ids) >= self._agent.max_episode_tokens:
                 return End.TOKEN_BUDGET
-            end = await self._turn(attempt, sandbox, deadline)
+            end = await self._turn(attempt, watched, deadline)
             attempt.num_turns += 1
             if end is not None:
                 return end
         return End.TURN_BUDGET
 
-    async def _turn(self, attempt: _Attempt, sandbox: Sandbox, deadline: float) -> End | None:
+    async def _turn(self, attempt: _Attempt, watched: WatchedSandbox, deadline: float) -> End | None:
         """One generation and what it asked for; None to go on."""
-        began = self._active_now()
-        message, complete, closed = await self._generate(attempt)
+        began_at, began_wall, began = wall(), monotonic(), self._active_now()
+        message, complete, attempt.closed = await self._generate(attempt)
         generated = self._active_now()
         action = parse(self._agent.format, message, complete=complete)
-        exit_code: int | None = None
+        timeout_s: float | None = None
+        result: ExecResult | None = None
         observation: str | None = None
-        if not isinstance(action, Finished):
-            observation, exit_code = await self._carry_out(action, attempt.spec.task, sandbox, deadline - generated)
-        end = End.FINISHED if isinstance(action, Finished) else self._append(attempt, observation or "", closed)
-        self._recorder.record_turn(
-            TurnRecord(
-                episode=attempt.spec.episode,
-                turn=attempt.num_turns,
-                message=message,
-                command=action.text if isinstance(action, Command) else None,
-                exit_code=exit_code,
-                observation=observation,
-                segment=attempt.builder.take_segment(),
-                generation_s=generated - began,
-                tool_s=self._active_now() - generated,
-            )
+        if isinstance(action, Command):
+            timeout_s = max(min(self._agent.tool_timeout_s, deadline - generated), 0.1)
+            result = await watched.exec(action.text, user=attempt.spec.task.agent_user, timeout_s=timeout_s)
+            observation = observe(result, limit_chars=self._agent.observation_chars, timeout_s=timeout_s)
+        elif isinstance(action, Malformed):
+            observation = f"({action.reason})"
+        end = End.FINISHED if isinstance(action, Finished) else self._append(attempt, observation or "")
+        ended = self._active_now()
+        record = TurnRecord(
+            episode=attempt.spec.episode,
+            turn=attempt.num_turns,
+            began_at=began_at,
+            message=message,
+            command=action.text if isinstance(action, Command) else None,
+            timeout_s=timeout_s,
+            result=result,
+            observation=observation,
+            segment=attempt.builder.take_segment(),
+            generation_s=generated - began,
+            tool_s=ended - generated,
+            suspended_s=(monotonic() - began_wall) - (ended - began),
         )
+        attempt.generation_s += record.generation_s
+        attempt.tool_s += record.tool_s
+        self._recorder.record_turn(record)
         return end
 
     async def _generate(self, attempt: _Attempt) -> tuple[str, bool, bool]:
@@ -226,21 +273,9 @@ class EpisodeRunner:
         closed = bool(sampled) and sampled[-1] == self._chat.end_id
         return self._chat.decode(sampled), finish is FinishReason.STOP, closed
 
-    async def _carry_out(
-        self, action: Action, task: Task, sandbox: Sandbox, remaining_s: float
-    ) -> tuple[str, int | None]:
-        """Run the command, or say why nothing was run."""
-        if isinstance(action, Malformed):
-            return f"({action.reason})", None
-        assert isinstance(action, Command)
-        timeout_s = max(min(self._agent.tool_timeout_s, remaining_s), 0.1)
-        result = await sandbox.exec(action.text, user=task.agent_user, timeout_s=timeout_s)
-        text = observe(result, limit_chars=self._agent.observation_chars, timeout_s=timeout_s)
-        return text, result.exit_code
-
-    def _append(self, attempt: _Attempt, observation: str, closed: bool) -> End | None:
+    def _append(self, attempt: _Attempt, observation: str) -> End | None:
         """Append the observation if a further turn fits behind it."""
-        bridge = self._chat.bridge(self._agent.observation_role, observation, closed=closed)
+        bridge = self._chat.bridge(self._agent.observation_role, observation, closed=attempt.closed)
         if len(attempt.builder.ids) + len(bridge) >= self._agent.max_episode_tokens:
             return End.TOKEN_BUDGET
         if attempt.num_turns + 1 < self._agent.max_turns:
@@ -248,15 +283,15 @@ class EpisodeRunner:
         return None
 
     def _result(self, attempt: _Attempt, evidence: Evidence) -> EpisodeResult:
+        evidence = replace(evidence, times=self._times(attempt, evidence))
         verdict, cause = decide(evidence)
         trajectory = None
         if verdict.usable:
-            assert evidence.verification is not None and evidence.verification.reward is not None
             trajectory = attempt.builder.build(
                 episode=attempt.spec.episode,
                 group=attempt.spec.group,
                 task=attempt.spec.task.name,
-                reward=evidence.verification.reward,
+                reward=reward(evidence),
                 num_turns=attempt.num_turns,
             )
         return EpisodeResult(
@@ -270,6 +305,15 @@ class EpisodeRunner:
             active_s=self._active_now() - attempt.started,
         )
 
+    def _times(self, attempt: _Attempt, evidence: Evidence) -> Times:
+        return Times(
+            start_s=attempt.start_s,
+            generation_s=attempt.generation_s,
+            tool_s=attempt.tool_s,
+            suspended_s=monotonic() - attempt.began - (self._active_now() - attempt.started),
+            verifier_s=evidence.verification.duration_s if evidence.verification else 0.0,
+        )
+
     def _active_now(self) -> float:
         return self._active_time.read(monotonic())
 
@@ -281,7 +325,22 @@ class _Attempt:
     spec: EpisodeSpec
     builder: TrajectoryBuilder
     started: float
+    """In active time."""
+    began: float
+    """In the clock's time."""
     num_turns: int = 0
+    closed: bool = True
+    """Whether the last message's ids end as the chat template ends a message."""
+    start_s: float = 0.0
+    generation_s: float = 0.0
+    tool_s: float = 0.0
+
+
+def _lost(evidence: Evidence, error: SandboxError | ImageError) -> Evidence:
+    death = error.death if isinstance(error, SandboxError) else Death.IMAGE
+    return replace(
+        evidence, sandbox_error=str(error), death=death if isinstance(death, Death) else None, alive_after=False
+    )
 
 
 def initial_messages(agent: AgentConfig, instruction: str) -> list[Message]:

@@ -16,7 +16,8 @@ from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.chat import Message
 from agentrl.rollout.config import AgentConfig, ToolFormat
 from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec, TurnRecord, request_seed
-from agentrl.rollout.verdict import Cause, End, Verdict
+from agentrl.rollout.evidence import End
+from agentrl.rollout.verdict import Cause, Verdict
 from agentrl.sandbox.provider import ExecResult, Image, SandboxSpec
 from agentrl.simulation.instant import InstantProvider, InstantSandbox
 from agentrl.simulation.toy_chat import toy_chat
