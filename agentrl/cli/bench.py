@@ -60,7 +60,7 @@ def collect(
     *,
     seeds: SeedsOption = 10,
     policy: PolicyOption = None,
-    workload: WorkloadOption = "w_tb",
+    workload: WorkloadOption = None,
     hardware: HardwareOption = None,
     trials: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Replay public trials: setup_s, agent_s, verifier_s a row.")
@@ -74,14 +74,15 @@ def collect(
     from agentrl.bench.collect import collect as run
 
     policies = _policies(policy)
-    chosen, machine, name = load_laws(workload, hardware, laws or [])
+    of = workload or "w_tb"
+    chosen, machine, name = load_laws(of, hardware, laws or [])
     if trials is not None:
         chosen = _replaying(chosen, trials)
     if plot is not None and not plot.parent.is_dir():
         raise UserError(f"--plot: {plot.parent} is not a folder")
     with progress(len(policies) * seeds, "simulating") as advance:
         results = run(policies, chosen, machine, seeds=seeds, jobs=jobs, on_done=advance)
-    shown = workload if trials is None else f"{workload}, trials of {trials.name}"
+    shown = of if trials is None else f"{of}, trials of {trials.name}"
     if json_:
         print(json.dumps(as_json(results, workload=shown, hardware=name, seeds=seeds), indent=2))
     else:

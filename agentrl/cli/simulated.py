@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from agentrl.config.schema import JobConfig
     from agentrl.simulation.config import Hardware, Workload
 
 
@@ -26,7 +28,7 @@ LawsArgument = Annotated[
     typer.Argument(metavar="KEY=VALUE", help="Laws to change: turns.sigma=0.5, engine.kv_tokens=300000."),
 ]
 WorkloadOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--workload",
         "-w",
@@ -59,6 +61,27 @@ def load_laws(workload: str, hardware: str | None, changes: Sequence[str]) -> tu
     chosen = load_workload(workload, of_workload)
     name = hardware or chosen.hardware
     return chosen, load_hardware(name, of_hardware), name
+
+
+@dataclass(frozen=True)
+class ChosenLaws:
+    """Laws and where they come from."""
+
+    workload: Workload
+    hardware: Hardware
+    workload_name: str
+    hardware_name: str
+    why: str
+    """` (...)` where nobody chose them."""
+
+
+def laws_of_job(config: JobConfig, workload: str | None, hardware: str | None) -> ChosenLaws:
+    """The laws that were asked for, or the usual ones of such a job. Raises UserError."""
+    from agentrl.simulation.job import usual_workload
+
+    usual, reason = usual_workload(config)
+    chosen, machine, name = load_laws(workload or usual, hardware, [])
+    return ChosenLaws(chosen, machine, workload or usual, name, why="" if workload else f" ({reason})")
 
 
 @contextmanager

@@ -23,7 +23,9 @@ class Bound:
     """Sampling and prefilling, spread evenly over the engines."""
     sandboxes: float
     """Sandbox time of all episodes, as if each were alone, over the sandboxes."""
-    trainer: float = 0.0
+    starts: float
+    """Starts of all sandboxes, so many at once; 0 where they were started before."""
+    trainer: float
     """The trainer's own time for the batch."""
 
     @property
@@ -33,7 +35,7 @@ class Bound:
     @property
     def collecting_s(self) -> float:
         """Training not counted."""
-        return max(self.longest, self.engines, self.sandboxes)
+        return max(self.longest, self.engines, self.sandboxes, self.starts)
 
     @property
     def resource(self) -> str:
@@ -46,6 +48,7 @@ class Bound:
             "longest trajectory": self.longest,
             "engines": self.engines,
             "sandboxes": self.sandboxes,
+            "sandbox starts": self.starts,
             "trainer": self.trainer,
         }
 
@@ -70,6 +73,7 @@ def bound(
         longest=0.0 if carry_over else max(alone),
         engines=work_s / hardware.engines / batches,
         sandboxes=sum(alone) / sandboxes / batches,
+        starts=0.0 if warm else sum(life.start_cold_s for life in lives) / hardware.sandbox_starts / batches,
         trainer=hardware.trainer.step_s + hardware.trainer.step_per_token_s * _tokens(lives, workload) / batches,
     )
 

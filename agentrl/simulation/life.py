@@ -14,8 +14,8 @@ from random import Random
 from agentrl.simulation.config import Workload
 from agentrl.simulation.replay import Recorded
 
-MIN_GENERATED_TOKENS = 8
-"""Shortest message: it must hold the head that says which turn it is (see `agentrl.simulation.tongue`)."""
+MIN_GENERATED_TOKENS = 2
+"""Shortest message: the head that says which turn it is (see `agentrl.simulation.tongue`), and its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,8 @@ class Observed:
     prompt_tokens: tuple[int, ...]
     tool_s: tuple[float, ...]
     verifier_s: tuple[float, ...]
-    starts: tuple[tuple[float, float], ...]
-    """(asked, up) of sandboxes, in the order in which they were asked for."""
+    starts: tuple[tuple[float, float, bool], ...]
+    """(asked, up, undisturbed) of sandboxes, in the order in which they were asked for."""
     generations: tuple[Generated, ...]
     infrastructure_share: float
     """Of ended episodes."""
@@ -80,7 +80,6 @@ def observe(reader: LedgerReader) -> Observed:
     turns = [turn for episode in episodes for turn in episode.turns]
     quiet = disturbed.prefer_quiet(turns, lambda t: (_generation_began(t), t.ended_at))
     verified = disturbed.prefer_quiet(usable, lambda e: (e.turns[-1].ended_at, e.times.ended_at))
-    started = disturbed.prefer_quiet(episodes, lambda e: (e.times.started_at, e.up_at))
     prompts = prompt_tokens(episodes)
     return Observed(
         num_episodes=len(ended),
@@ -92,7 +91,7 @@ def observe(reader: LedgerReader) -> Observed:
         prompt_tokens=prompts,
         tool_s=tuple(turn.tool_s for turn in quiet if turn.called_tool),
         verifier_s=tuple(episode.times.ended_at - episode.turns[-1].ended_at for episode in verified),
-        starts=tuple((episode.times.started_at, episode.up_at) for episode in started),
+        starts=tuple((e.times.started_at, e.up_at, not disturbed(e.times.started_at, e.up_at)) for e in episodes),
         generations=tuple(_generated(turn) for turn in quiet),
         infrastructure_share=_share([times.verdict == "infra_failure" for times in ended]),
         train=tuple(_trained(steps)),
@@ -134,7 +133,7 @@ def prompt_tokens(episodes: Sequence[_Episode]) -> tuple[int, ...]:
     observed = sorted(t.num_context for e in episodes for t in e.turns[1:-1])
     usual = observed[len(observed) // 2] if observed else 0
     single = [e.turns[0].num_context for e in episodes if len(e.turns) == 1]
-    return tuple(single) or tuple(max(e.turns[0].num_context - usual, 1) for e in episodes)
+    return tuple(single) if len(single) >= _ENOUGH else tuple(max(e.turns[0].num_context - usual, 1) for e in episodes)
 
 
 def _episodes(reader: LedgerReader) -> list[_Episode]:

@@ -36,7 +36,7 @@ from agentrl.trainer.config import AlgorithmConfig, TrainerConfig
 TASK_FOLDER = Path(__file__).resolve().parent / "task"
 _NUM_TASKS = 4096
 _NUM_HELDOUT = 32
-_UNBOUNDED_S = 7 * 86_400.0
+UNBOUNDED_S = 7 * 86_400.0
 """Deadlines that the reference workload does not have."""
 
 
@@ -127,7 +127,7 @@ def tasks(prompt_tokens: int) -> tuple[Task, ...]:
             folder=TASK_FOLDER,
             instruction=f"task-{number:06d} {prompt_tokens}",
             spec=SandboxSpec(image=Image()),
-            verifier_timeout_s=_UNBOUNDED_S,
+            verifier_timeout_s=UNBOUNDED_S,
         )
         for number in range(_NUM_TASKS)
     )
@@ -147,9 +147,9 @@ def reference_config(
             max_turns=int(min(workload.turns.cap, 100_000)),
             max_turn_tokens=workload.max_turn_tokens,
             max_episode_tokens=workload.max_episode_tokens,
-            tool_timeout_s=_UNBOUNDED_S,
-            turn_timeout_s=_UNBOUNDED_S,
-            episode_timeout_s=_UNBOUNDED_S,
+            tool_timeout_s=UNBOUNDED_S,
+            turn_timeout_s=UNBOUNDED_S,
+            episode_timeout_s=UNBOUNDED_S,
         ),
         inference=InferenceConfig(num_engines=hardware.engines),
         algorithm=AlgorithmConfig(group_size=workload.group_size),
@@ -164,14 +164,14 @@ def reference_config(
             max_infra_retries=10,
             infra_share_limit=1.0,
             eval_tasks=0,
-            stall_timeout_s=_UNBOUNDED_S,
+            stall_timeout_s=UNBOUNDED_S,
         ),
         sandbox=SandboxConfig(
             max_sandboxes=live,
             start_concurrency=hardware.sandbox_starts,
-            start_timeout_s=_UNBOUNDED_S,
-            lifetime_s=_UNBOUNDED_S,
+            start_timeout_s=UNBOUNDED_S,
+            lifetime_s=UNBOUNDED_S,
         ),
-        trainer=TrainerConfig(step_timeout_s=_UNBOUNDED_S),
+        trainer=TrainerConfig(step_timeout_s=UNBOUNDED_S),
         observe=ObserveConfig(keep_trajectories=2),
     )

@@ -2,7 +2,7 @@
 
 Lengths and prefixes are those of the drawn lives, so that an engine's prefix cache works as a real one would; the ids
 say only what is needed to go on. A message begins with a head that names its turn, so text and command follow from the
-ids alone; the rest of it, like a prompt or an observation, is one id over and over.
+ids and the sandbox's owner alone; the rest of it, like a prompt or an observation, is one id over and over.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from agentrl.rollout.chat import Message
 from agentrl.simulation.life import MIN_GENERATED_TOKENS, World
 
-END, START, ACT, DONE = 1, 2, 3, 4
-"""End of a message, start of the agent's next one, and the two kinds of message."""
-_FIRST_WORD = 16
+END, START = 1, 2
+"""End of a message, and start of the agent's next one."""
+_FIRST_HEAD = 16
+_FIRST_WORD = 1 << 24
 _WORDS = 1 << 30
-_HEAD_TOKENS = 5
+_HEAD_TOKENS = 1
 assert MIN_GENERATED_TOKENS > _HEAD_TOKENS
 
 
@@ -38,8 +39,7 @@ class SimulatedModel:
         who = parse_episode(rid)
         turn = int(rid.rpartition(".t")[2].partition(".")[0])
         turns = self._world.life(*who).turns
-        kind = ACT if turn + 1 < len(turns) else DONE
-        head = [kind, *(_FIRST_WORD + number for number in (*who, turn))]
+        head = [_FIRST_HEAD + 2 * turn + (turn + 1 == len(turns))]
         num_fill = turns[turn].generated_tokens - _HEAD_TOKENS - 1
         message = [*head, *[_word(f"{who}/{turn}")] * num_fill, END]
         return message if ids[-1] == START else message[_num_after_start(ids) :]
@@ -64,10 +64,11 @@ class SimulatedChat:
         return ids if closed else [END, *ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """`turn 12 3 0 7` (group, member, attempt, turn), or `done`."""
-        if len(ids) < _HEAD_TOKENS or ids[0] == DONE:
-            return "done" if ids and ids[0] == DONE else ""
-        return " ".join(("turn", *(str(word - _FIRST_WORD) for word in ids[1:_HEAD_TOKENS])))
+        """`turn 7`, or `done`."""
+        turn, done = divmod(ids[0] - _FIRST_HEAD, 2) if ids else (-1, 0)
+        if turn < 0:
+            return ""
+        return "done" if done else f"turn {turn}"
 
 
 def _num_after_start(ids: list[int]) -> int:

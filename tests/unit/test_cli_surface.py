@@ -9,6 +9,7 @@ import typer.main
 from agentrl.cli.main import app
 
 FILE_AND_OVERRIDES = ["FILE", "OVERRIDE"]
+LAWS = ["--workload", "-w", "--hardware"]
 SURFACE = {
     "agentrl": ["--version"],
     "launch": [*FILE_AND_OVERRIDES, "--dry-run", "--json"],
@@ -22,6 +23,21 @@ SURFACE = {
     "doctor": ["--runs-dir", "--json"],
     "tasks check": ["PATH|FAMILY", "--json", "--jobs", "-j", "--count", "--seed"],
     "tasks generate": ["FAMILY", "DIR", "--count", "--seed"],
+    "simulate": [
+        *FILE_AND_OVERRIDES,
+        *LAWS,
+        "--from-run",
+        "--write-laws",
+        "--seeds",
+        "--steps",
+        "--trace",
+        "--mechanisms",
+        "--jobs",
+        "-j",
+        "--runs-dir",
+        "--json",
+    ],  # fmt: skip
+    "bench collect": ["KEY=VALUE", "--seeds", "--policy", "-p", *LAWS, "--trials", "--jobs", "-j", "--plot", "--json"],
 }
 
 

@@ -1,0 +1,184 @@
+"""What a job would come to: its controller in virtual time, measured as a real run is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any, TextIO
+
+from agentrl.clock import monotonic
+from agentrl.controller.admission import max_live_episodes
+from agentrl.errors import AgentrlError
+from agentrl.ledger.ledger import Ledger
+from agentrl.ledger.reader import LedgerReader
+from agentrl.observe.events import Event, Observer, Observers
+from agentrl.simulation.bound import Bound, bound
+from agentrl.simulation.figures import WARM_UP_BATCHES, Figures
+from agentrl.simulation.loop import START_S, simulate
+from agentrl.simulation.run import Scenario, Simulation, build
+from agentrl.simulation.tongue import parse_episode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """One simulated run. Times in seconds."""
+
+    time_to_batch_s: tuple[float, ...]
+    """By step: from the last publication, or the start, to a complete batch."""
+    step_s: tuple[float, ...]
+    """By step: from publication to publication, or from the start."""
+    lag_p95: int
+    """Steps between the oldest token of a trained episode and the version it trains, at most for 95 %."""
+    lag_max: int
+    gpu_s: dict[str, float]
+    """GPU seconds by use; they add up to the time of all GPUs."""
+    bound: Bound
+    """Of one batch, by resource."""
+    figures: Figures
+
+    @property
+    def later(self) -> slice:
+        """The steps of the steady state: without the first three where there are more."""
+        return slice(WARM_UP_BATCHES if len(self.step_s) > WARM_UP_BATCHES else 0, None)
+
+    @property
+    def steady_step_s(self) -> float:
+        """Mean time of a step in the steady state."""
+        steps = self.step_s[self.later]
+        return sum(steps) / len(steps)
+
+    @property
+    def steady_time_to_batch_s(self) -> float:
+        times = self.time_to_batch_s[self.later]
+        return sum(times) / len(times)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """A simulated run that did not come to its end, as a real one would not."""
+
+    problem: str
+
+
+Outcome = Predicted | Failed
+
+
+def predict(scenario: Scenario, *, trace: TextIO | None = None) -> Outcome:
+    """Run a scenario to its end. `trace`: a line of JSON for everything that happens, the same for the same seed."""
+
+    async def main() -> Predicted:
+        observer: Observer = Observers() if trace is None else Trace(trace)
+        simulation = build(scenario, Ledger.take(":memory:"), observer=observer)
+        await simulation.run()
+        return _predicted(simulation)
+
+    try:
+        return simulate(main(), seed=scenario.config.seed)
+    except AgentrlError as error:
+        return Failed(problem=str(error))
+    except BaseExceptionGroup as group:
+        first = _first(group)
+        if not isinstance(first, AgentrlError):
+            raise
+        return Failed(problem=str(first))
+
+
+def at_seed(scenario: Scenario, seed: int) -> Scenario:
+    """The same scenario with other draws."""
+    return replace(scenario, config=replace(scenario.config, seed=seed))
+
+
+class Trace:
+    """An `Observer` that writes down events with their virtual time."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def emit(self, event: Event) -> None:
+        record = {"at_s": round(monotonic(), 6), "event": event.kind, **asdict(event)}
+        self._file.write(json.dumps(record, sort_keys=True) + "\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """Something the controller does that can be turned off, to see what it is worth."""
+
+    name: str
+    without: str
+    """What happens then."""
+    off: Callable[[Scenario], Scenario]
+
+
+def mechanisms_of(scenario: Scenario) -> list[Mechanism]:
+    """Those that a scenario uses."""
+    return [mechanism for mechanism in MECHANISMS if mechanism.off(scenario) != scenario]
+
+
+def _with_schedule(scenario: Scenario, **settings: Any) -> Scenario:
+    config = scenario.config
+    return replace(scenario, config=replace(config, schedule=replace(config.schedule, **settings)))
+
+
+def _one_batch_window(scenario: Scenario) -> Scenario:
+    schedule = scenario.config.schedule
+    return _with_schedule(scenario, window_groups=min(schedule.groups_per_step, schedule.window_groups))
+
+
+def _no_kv_limit(scenario: Scenario) -> Scenario:
+    return _with_schedule(scenario, kv_share=1e9)
+
+
+MECHANISMS = (
+    Mechanism(
+        name="window over groups",
+        without="no more groups open than a batch takes",
+        off=_one_batch_window,
+    ),
+    Mechanism(
+        name="admission by KV",
+        without="as many episodes live as limits allow, whatever the KV cache holds",
+        off=_no_kv_limit,
+    ),
+)
+
+
+def _predicted(simulation: Simulation) -> Predicted:
+    scenario = simulation.scenario
+    reader = LedgerReader.of(simulation.brain.ledger)
+    steps = reader.steps()
+    published = [0.0, *(step.published_at - START_S for step in steps if step.published_at is not None)]
+    batched = {row.id: row.step for row in reader.groups(["batched"])}
+    trained = [row for row in reader.episodes() if row.group in batched and row.reward is not None]
+    lags = sorted((batched[row.group] or 0) - 1 - (row.oldest_version or 0) for row in trained)
+    return Predicted(
+        time_to_batch_s=tuple(step.time_to_batch_s for step in steps),
+        step_s=tuple(end - begin for begin, end in pairwise(published)),
+        lag_p95=lags[int(0.95 * (len(lags) - 1))],
+        lag_max=lags[-1],
+        gpu_s=_gpu_s(simulation, published[-1]),
+        bound=bound(
+            [simulation.world.life(*parse_episode(row.id)) for row in trained],
+            scenario.workload,
+            scenario.hardware,
+            sandboxes=max_live_episodes(scenario.config),
+            warm=scenario.warm,
+            batches=len(steps),
+            carry_over=scenario.config.schedule.window_groups > scenario.config.schedule.groups_per_step,
+        ),
+        figures=simulation.figures(),
+    )
+
+
+def _gpu_s(simulation: Simulation, seconds: float) -> dict[str, float]:
+    generate = sum(engine.stats.busy_s for engine in simulation.engines.made)
+    total = seconds * simulation.scenario.hardware.engines
+    train = simulation.trainer.busy_s
+    return {"generate": generate, "train": train, "else": max(total - generate - train, 0.0)}
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
