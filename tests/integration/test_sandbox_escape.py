@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -158,3 +159,138 @@ def test_sandbox_ids_are_not_the_owners() -> None:
         assert subprocess.run(["getent", "passwd", str(ids.first)], capture_output=True, check=False).stdout == b""
     else:
         assert ids.first == os.geteuid()
+
+
+async def opened_for_writing(sandbox: Sandbox, *folders: str) -> list[str]:
+    """Files below folders that can be opened for writing. Nothing is written."""
+    script = (
+        "use File::Find; find({no_chdir => 1, wanted => sub { -f $_ && sysopen(F, $_, 1) && print qq($_\\n) }}, @ARGV)"
+    )
+    result = await sandbox.exec(["perl", "-e", script, *folders], timeout_s=60, max_output_bytes=1 << 20)
+    return result.stdout.decode().split()
+
+
+async def test_no_kernel_setting_can_be_opened_for_writing(sandbox: Sandbox) -> None:
+    folders = ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/sysrq-trigger", "/proc/kcore")
+    assert await opened_for_writing(sandbox, *folders) == []
+    assert await output(sandbox, "ls -A /sys /boot /lost+found 2>/dev/null") == ""
+    assert await output(sandbox, "ls /proc/1/root /proc/1/cwd 2>/dev/null | grep -x -e work -e boot") == ""
+
+
+async def test_control_groups_are_out_of_reach(sandbox: Sandbox) -> None:
+    """release_agent would run a program of the sandbox on the host."""
+    assert await output(sandbox, "find / -xdev -name release_agent -o -xdev -name cgroup.procs 2>/dev/null") == ""
+    mounts = await output(sandbox, "cat /proc/self/mounts")
+    assert "cgroup" not in mounts and " /sys" not in mounts
+    groups = await output(sandbox, "cat /proc/self/cgroup")
+    assert "agentrl" not in groups.replace("/../", "/"), "the names of control groups tell of the host"
+
+
+async def test_another_sandboxs_files_and_processes_are_not_there(
+    sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    mode = request.node.callspec.params["sandbox"]
+    async with bubblewrap(tmp_path / "neighbour", mode=mode) as provider:
+        others = [await provider.create(SPEC) for _ in range(2)]
+        for other in others:
+            await other.write("/app/neighbours-secret", b"x")
+            await other.exec("setsid -f sleep 630 >/dev/null 2>&1", timeout_s=20)
+        for place in (sandbox, *others[:1]):
+            expected = "" if place is sandbox else "/app/neighbours-secret\n"
+            assert await output(place, "find / -xdev -name neighbours-secret 2>/dev/null") == expected
+        assert await output(sandbox, "pgrep -f 'sleep 630'") == ""
+        assert (await others[0].exec("kill -9 -1", timeout_s=20)).exit_code == 0
+        assert await output(others[1], "pgrep -fc 'sleep 630$'") == "1\n"
+
+
+async def test_the_ledger_and_the_run_are_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite").write_text("of the host")
+    with (tmp_path / "ledger.sqlite").open():
+        find = "find / -xdev \\( -name 'ledger*' -o -name 'state' \\) 2>/dev/null; ls -l /proc/*/fd | grep -i ledger"
+        assert await output(sandbox, find) == ""
+    assert tmp_path.name not in await output(sandbox, "cat /proc/self/mountinfo /proc/mounts")
+
+
+async def test_abstract_sockets_of_the_host_are_not_there(sandbox: Sandbox) -> None:
+    """They have no file: only the network namespace keeps them apart."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(b"\0agentrl-test")
+        server.listen()
+        connect = (
+            "use Socket; socket(S, AF_UNIX, SOCK_STREAM, 0); connect(S, sockaddr_un(qq(\\0agentrl-test))) or print $!"
+        )
+        assert (await sandbox.exec(["perl", "-e", connect], timeout_s=20)).stdout == b"Connection refused"
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(b"\0agentrl-test")
+    assert "agentrl-test" not in await output(sandbox, "cat /proc/net/unix")
+
+
+async def test_raw_packet_and_host_sockets_are_refused(sandbox: Sandbox) -> None:
+    script = "for (@ARGV) { ($f, $t, $p) = split /,/; socket(S, $f, $t, $p) ? print qq(open\\n) : print $!+0, qq(\\n) }"
+    raw, packet, vsock, netlink_audit = "2,3,1", "17,3,0", "40,1,0", "38,5,0"
+    result = await sandbox.exec(["perl", "-e", script, raw, packet, vsock, netlink_audit], timeout_s=20)
+    assert b"open" not in result.stdout and len(result.stdout.split()) == 4
+
+
+async def test_shared_memory_of_the_host_is_not_there(sandbox: Sandbox) -> None:
+    (Path("/dev/shm") / "agentrl-test").write_text("of the host")
+    try:
+        assert await output(sandbox, "ls -A /dev/shm") == ""
+        assert (
+            len((await output(sandbox, "cat /proc/sysvipc/shm /proc/sysvipc/msg /proc/sysvipc/sem")).splitlines()) == 3
+        )
+    finally:
+        (Path("/dev/shm") / "agentrl-test").unlink()
+
+
+async def test_signals_reach_no_process_of_the_host(sandbox: Sandbox) -> None:
+    """Its owner, the supervisor and the door are none of the pids inside, whatever numbers are tried."""
+    victim = bystander()
+    try:
+        pids = [victim.pid, os.getpid(), *map(int, (await asyncio.to_thread(children)))]
+        await sandbox.exec(f"kill -9 {' '.join(map(str, pids))}; kill -9 -1", timeout_s=20)
+        await sandbox.exec("kill -9 $(seq 2 40000)", timeout_s=20)
+        assert victim.poll() is None
+        assert await sandbox.probe() and await output(sandbox, "echo alive") == "alive\n"
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def bystander() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "631"])
+
+
+def children() -> list[str]:
+    """Children of this process: supervisors among them."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+async def test_setuid_programs_give_a_user_nothing(sandbox: Sandbox, request: pytest.FixtureRequest) -> None:
+    await sandbox.exec("cp /bin/bash /tmp/rootbash && chmod 4755 /tmp/rootbash", timeout_s=20)
+    if not MODES[request.node.callspec.params["sandbox"]]().ids.ranged:
+        assert "Uid:\t0\t0\t0\t0" in await output(sandbox, "/tmp/rootbash -p -c 'cat /proc/self/status'")
+        return
+    script = "/tmp/rootbash -p -c 'id -u; cat /root/x; grep CapEff /proc/self/status'"
+    result = await sandbox.exec(script, user="1000", timeout_s=20)
+    assert result.stdout == b"1000\nCapEff:\t0000000000000000\n" and b"Permission denied" in result.stderr
+
+
+async def test_devices_are_the_harmless_ones(sandbox: Sandbox) -> None:
+    devices = set((await output(sandbox, "find /dev -type b -o -type c | sort")).split())
+    harmless = {f"/dev/{name}" for name in ("full", "null", "random", "tty", "urandom", "zero", "ptmx", "console")}
+    assert devices - harmless - {"/dev/pts/ptmx"} == set()
+    assert await output(sandbox, "find / -xdev \\( -type b -o -type c \\) -not -path '/dev/*' 2>/dev/null") == ""
+
+
+async def test_limits_cannot_be_raised_from_inside(sandbox: Sandbox) -> None:
+    said = await output(sandbox, "ulimit -Hn; ulimit -n 1048576; ulimit -Hc; nice -n -5 true; ulimit -c 100")
+    assert said.startswith("1024\n") and said.count("not permitted") + said.count("Permission denied") == 3, said
+
+
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/self/maps", "/proc/self/fd/0", "/proc/thread-self/comm"])
+async def test_the_visitors_own_process_cannot_be_read_through_it(sandbox: Sandbox, path: str) -> None:
+    """`read` opens files for the owner: a link to what /proc calls `self` must not show the process that opens it."""
+    await sandbox.exec(["ln", "-s", path, "/app/link"], timeout_s=20)
+    assert await sandbox.read("/app/link") is None
+    assert await sandbox.read(path) is None
