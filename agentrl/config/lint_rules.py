@@ -12,7 +12,7 @@ from agentrl.config.lint import warning as _warning
 from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import num_swing
-from agentrl.inference.config import Dtype, EngineBackend
+from agentrl.inference.config import Dtype, EngineBackend, SGLangConfig
 from agentrl.model.config import Recipe
 from agentrl.rollout.config import ToolFormat
 from agentrl.tasks.config import Family
@@ -263,6 +263,22 @@ def disk_below_memory(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
         yield _warning("sandbox.disk_mb", f"{disk} is not below sandbox.memory_mb ({memory})", "raise the memory")
 
 
+def attached_servers(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """One URL an engine: an engine without one would never come up, a URL without an engine would never be used."""
+    inference = config.inference
+    num_urls, attached = len(inference.urls), inference.backend is EngineBackend.attached
+    if attached and num_urls != inference.num_engines:
+        message = f"{num_urls} URLs for inference.num_engines {inference.num_engines}"
+        yield _error("inference.urls", message, "give one URL an engine: 'inference.urls=[http://host:30000]'")
+    elif not attached and num_urls:
+        yield _error("inference.urls", f"is set, and inference.backend is {inference.backend.name}", "choose one")
+    for url in inference.urls:
+        if not url.startswith(("http://", "https://")):
+            yield _error("inference.urls", f"{url} is not a URL", "write http://host:port")
+        elif inference.urls.count(url) > 1:
+            yield _error("inference.urls", f"{url} is there twice", "give every server once")
+
+
 def cpu_dtype(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
     """On CPU bfloat16 moves log-probs by up to 0.02 from the trainer's float32, and is not faster."""
     if config.inference.backend is EngineBackend.embedded and config.inference.dtype is Dtype.bfloat16:
@@ -293,6 +309,9 @@ def ignored_settings(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
                 yield _warning(f"model.{key}", "is ignored: model.recipe is none", "remove it")
     elif config.model.path is not None:
         yield _warning("model.path", f"is ignored: model.recipe is {config.model.recipe.name}", "remove one of the two")
+    if config.inference.backend is not EngineBackend.sglang and config.inference.sglang != SGLangConfig():
+        backend = config.inference.backend.name
+        yield _warning("inference.sglang", f"is ignored: inference.backend is {backend}", "choose inference=sglang")
     if config.tasks.family is Family.none and config.tasks.num_train != schema().leaves["tasks.num_train"].default:
         yield _warning("tasks.num_train", "is ignored: all tasks of a folder but the held-out train", "remove it")
 
@@ -324,6 +343,7 @@ RULES: tuple[Rule, ...] = (
     episode_fits_micro_batch,
     sampling_filters,
     examples_alternate,
+    attached_servers,
     swing_engines_exist,
     lag_allows_schedule,
     warmup_ends,

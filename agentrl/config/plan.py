@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from agentrl.config.lint import Finding, LintFacts, lint
 from agentrl.config.schema import JobConfig
-from agentrl.inference.config import Dtype
+from agentrl.inference.config import Dtype, EngineBackend
 from agentrl.model.config import Recipe
 
 _MIB = 1 << 20
@@ -152,6 +152,13 @@ def plan(config: JobConfig, facts: PlanFacts | None = None) -> Plan:
     )
 
 
+_ENGINE_COMMANDS = {
+    EngineBackend.embedded: "python -m agentrl.inference.embedded",
+    EngineBackend.sglang: "python -m sglang.launch_server",
+    EngineBackend.attached: "attached, not started",
+}
+
+
 def run_dir_rule(config: JobConfig, stem: str) -> str:
     """Where the run directory will be: runs/NAME, or the file's name with the next free number."""
     return f"{config.cluster.runs_dir}/{config.name or f'{stem}-NNN (the next free number)'}"
@@ -172,7 +179,7 @@ def _processes(config: JobConfig, facts: PlanFacts) -> list[ProcessPlan]:
         ProcessPlan(
             role="engine",
             count=inference.num_engines,
-            command=f"python -m agentrl.inference.{inference.backend.name}",
+            command=_ENGINE_COMMANDS[inference.backend],
             threads=inference.threads,
             memory_bytes=None if shape is None else _engine_bytes(config, shape),
             when="the whole run",

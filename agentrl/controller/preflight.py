@@ -8,6 +8,8 @@ from pathlib import Path
 
 from agentrl.config.schema import JobConfig
 from agentrl.errors import UserError
+from agentrl.inference.config import EngineBackend
+from agentrl.inference.sglang_checks import check_environment
 from agentrl.model.config import Recipe
 from agentrl.model.prepare import check_folder
 from agentrl.rollout.chat import Chat
@@ -21,6 +23,8 @@ from agentrl.tasks.task import Task
 def preflight(config: JobConfig) -> list[str]:
     """Returns warnings. Raises UserError for what would make the run fail, or every episode be empty."""
     check_host()
+    if config.inference.backend is EngineBackend.sglang:
+        check_environment(config.inference.sglang)
     return check_inputs(config)
 
 

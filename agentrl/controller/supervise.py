@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 from agentrl.cluster.cluster import Cluster, Process, ProcessSpec
 from agentrl.config.schema import JobConfig
+from agentrl.controller.config import num_swing
 from agentrl.controller.fleet import Fleet
 from agentrl.controller.run_directory import RunDirectory
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.errors import EngineError, ProcessFailed
 from agentrl.inference.client import SGLangClient
+from agentrl.inference.config import EngineBackend
 from agentrl.inference.engine import Engine
+from agentrl.inference.servers import server_program
 from agentrl.observe.events import Observer, ProcessChanged
 from agentrl.trainer.job import ExitCode, ExitReport, TrainerJob
 
 _POLL_S = 0.05
+_ATTACH_POLL_S = 1.0
 _MAX_DOUBTS = 3
 """Failures that one engine process may have and be found healthy after, before it is restarted all the same."""
 
@@ -37,11 +41,18 @@ class EngineSupervisor:
         observer: Observer,
     ) -> None:
         self.role = f"engine-{index}"
-        self._config = config
-        self._run = run
+        self._inference = config.inference
         self._cluster = cluster
         self._observer = observer
         self._log = run.logs / f"{self.role}.log"
+        self._server = server_program(
+            config.inference,
+            index=index,
+            python=sys.executable,
+            seed=config.seed,
+            swing=index < num_swing(config.schedule.swing, config.inference.num_engines),
+            ready_file=run.work / f"{self.role}.ready.json",
+        )
         self._failed = asyncio.Event()
 
     def report_failure(self) -> None:
@@ -50,12 +61,13 @@ class EngineSupervisor:
 
     async def keep(self, fleet: Fleet) -> None:
         """Until cancelled. Raises ProcessFailed after inference.max_restarts."""
-        for restarts in range(self._config.inference.max_restarts + 1):
+        for restarts in range(self._inference.max_restarts + 1):
             self._say("starting", f"restart {restarts}" if restarts else "")
             process = await self._start(fleet)
             try:
                 engine = await self._connect(process)
                 try:
+                    await engine.check_api()
                     why = await self._serve(engine, fleet, process)
                 finally:
                     fleet.dismiss(self.role)
@@ -80,45 +92,24 @@ class EngineSupervisor:
         return f"failed requests {_MAX_DOUBTS} times"
 
     async def _start(self, fleet: Fleet) -> Process:
-        self._ready_file.parent.mkdir(parents=True, exist_ok=True)
-        self._ready_file.unlink(missing_ok=True)
-        inference = self._config.inference
-        return await self._cluster.start(
-            ProcessSpec(
-                role=self.role,
-                argv=[
-                    sys.executable, "-m", "agentrl.inference.embedded",
-                    "--model-path", fleet.weights.path,
-                    "--weight-version", str(fleet.weights.version),
-                    "--host", "127.0.0.1", "--port", "0",
-                    "--ready-file", str(self._ready_file),
-                    "--max-running-requests", str(inference.max_running_requests),
-                    "--max-total-tokens", str(inference.max_total_tokens),
-                    "--context-length", str(inference.context_length),
-                    "--dtype", inference.dtype.value,
-                    "--seed", str(self._config.seed),
-                ],
-                env={"OMP_NUM_THREADS": str(inference.threads)},
-                log=self._log,
-            )
-        )  # fmt: skip
+        command = self._server.command(fleet.weights.path, fleet.weights.version)
+        spec = ProcessSpec(role=self.role, argv=command.argv, env=command.env, log=self._log)
+        return await self._cluster.start(spec)
 
     async def _connect(self, process: Process) -> SGLangClient:
-        """Wait until the server says where it serves. Raises ProcessFailed with the end of its log if it never does."""
+        """Wait until the server serves. Raises EngineError with the end of its log if it never does."""
         exited = asyncio.create_task(process.wait())
         try:
-            async with asyncio.timeout(self._config.inference.startup_timeout_s):
-                while not self._ready_file.is_file():
+            async with asyncio.timeout(self._inference.startup_timeout_s):
+                while (url := await self._server.ready()) is None:
                     if exited.done():
                         raise EngineError(f"exited with {exited.result()} before it served: {log_tail(self._log)}")
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            timeout_s = self._config.inference.startup_timeout_s
-            raise EngineError(f"not ready in {timeout_s:g} s: {log_tail(self._log)}") from None
+            raise EngineError(f"not ready in {self._inference.startup_timeout_s:g} s: {log_tail(self._log)}") from None
         finally:
             exited.cancel()
-        url = json.loads(self._ready_file.read_text())["url"]
-        return SGLangClient(self.role, url, request_timeout_s=self._config.inference.request_timeout_s)
+        return SGLangClient(self.role, url, request_timeout_s=self._inference.request_timeout_s)
 
     async def _until_lost(self, process: Process) -> str | None:
         """Until the process ends, which is said, or the fleet reports a failure: None."""
@@ -131,9 +122,57 @@ class EngineSupervisor:
             exited.cancel()
             failed.cancel()
 
-    @property
-    def _ready_file(self) -> Path:
-        return self._run.work / f"{self.role}.ready.json"
+    def _say(self, state: str, detail: str = "") -> None:
+        self._observer.emit(ProcessChanged(role=self.role, state=state, detail=detail))
+
+
+class AttachedEngine:
+    """A server that somebody else runs: in the fleet while it is healthy, never started or stopped.
+
+    Its weights are whatever it has until the fleet admits it: then it gets the run's.
+    """
+
+    def __init__(self, index: int, url: str, config: JobConfig, *, observer: Observer) -> None:
+        self.role = f"engine-{index}"
+        self._url = url
+        self._inference = config.inference
+        self._observer = observer
+        self._failed = asyncio.Event()
+
+    def report_failure(self) -> None:
+        """The fleet lost faith in this engine."""
+        self._failed.set()
+
+    async def keep(self, fleet: Fleet) -> None:
+        """Until cancelled. Raises ProcessFailed after it was away for inference.startup_timeout_s."""
+        engine = SGLangClient(self.role, self._url, request_timeout_s=self._inference.request_timeout_s)
+        try:
+            while True:
+                self._say("starting", self._url)
+                await self._until_admitted(engine, fleet)
+                self._say("up")
+                await self._failed.wait()
+                self._say("down", "failed a request")
+        finally:
+            fleet.dismiss(self.role)
+            await engine.close()
+
+    async def _until_admitted(self, engine: SGLangClient, fleet: Fleet) -> None:
+        problem = "no answer to /health"
+        try:
+            async with asyncio.timeout(self._inference.startup_timeout_s):
+                while True:
+                    self._failed.clear()
+                    try:
+                        if await engine.healthy():
+                            await engine.check_api()
+                            return await fleet.admit(engine)
+                    except EngineError as error:
+                        problem = str(error)
+                    await asyncio.sleep(_ATTACH_POLL_S)
+        except TimeoutError:
+            waited = f"not to be used for {self._inference.startup_timeout_s:g} s"
+            raise ProcessFailed(f"{self.role} at {self._url} {waited}: {problem}") from None
 
     def _say(self, state: str, detail: str = "") -> None:
         self._observer.emit(ProcessChanged(role=self.role, state=state, detail=detail))
@@ -143,10 +182,15 @@ class EngineSupervisors:
     """All engines of a run."""
 
     def __init__(self, config: JobConfig, *, run: RunDirectory, cluster: Cluster, observer: Observer) -> None:
-        engines = (
-            EngineSupervisor(index, config, run=run, cluster=cluster, observer=observer)
-            for index in range(config.inference.num_engines)
-        )
+        engines: Iterable[EngineSupervisor | AttachedEngine]
+        if config.inference.backend is EngineBackend.attached:
+            urls = enumerate(config.inference.urls)
+            engines = (AttachedEngine(index, url, config, observer=observer) for index, url in urls)
+        else:
+            engines = (
+                EngineSupervisor(index, config, run=run, cluster=cluster, observer=observer)
+                for index in range(config.inference.num_engines)
+            )
         self._engines = {engine.role: engine for engine in engines}
 
     def report_failure(self, role: str) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from agentrl.errors import AgentrlError, EngineError, EngineRequestError
 from agentrl.inference.engine import EngineLoad, FinishReason, Generation, SamplingParams
+from agentrl.inference.sglang_checks import missing_paths
 
 _HEALTH_TIMEOUT_S = 5.0
 _KEEP_ALIVE_S = 4.0
@@ -126,6 +127,11 @@ class SGLangClient:
         except (EngineError, TimeoutError):
             return False
         return True
+
+    async def check_api(self) -> None:
+        """The server has every endpoint that this client asks. Raises EngineError with those that it lacks."""
+        if missing := missing_paths(await self._ask("GET", "/openapi.json", None, dict[str, Any])):
+            raise EngineError(f"{self._name}: this server lacks {', '.join(missing)}")
 
     async def close(self) -> None:
         if self._session is not None:

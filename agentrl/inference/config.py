@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from agentrl.bounds import Count, CountOrZero, Seconds
@@ -13,6 +13,10 @@ class EngineBackend(Enum):
 
     embedded = "embedded"
     """agentrl's own CPU server with SGLang's API: for laptops and tests."""
+    sglang = "sglang"
+    """Real SGLang, started and supervised, in an environment of its own: see inference.sglang."""
+    attached = "attached"
+    """Servers that somebody else runs: see inference.urls."""
 
 
 class Dtype(Enum):
@@ -24,6 +28,33 @@ class Dtype(Enum):
     """Half the memory; on CPU it moves log-probs by up to 0.02."""
 
 
+class Device(Enum):
+    """Where SGLang computes."""
+
+    cuda = "cuda"
+    cpu = "cpu"
+    """Small models, for tests: scripts/sglang/setup_cpu.sh makes the environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGLangConfig:
+    """Real SGLang servers; for inference.backend sglang only."""
+
+    python: str = ".venv-sglang/bin/python"
+    """Interpreter of the environment that SGLang is installed in; its pins exclude agentrl's. A relative path is taken
+    from where `agentrl` is called."""
+
+    device: Device = Device.cuda
+    """Where it computes."""
+
+    gpus_per_engine: Count = 1
+    """Tensor-parallel size. Engine i gets the GPUs from i times this on."""
+
+    args: list[str] = field(default_factory=list)
+    """Further arguments of `sglang.launch_server`, each with its value behind an equals sign:
+    [--attention-backend=fa3, --enable-torch-compile]. Checked against the list that the server itself prints."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class InferenceConfig:
     backend: EngineBackend = EngineBackend.embedded
@@ -31,6 +62,13 @@ class InferenceConfig:
 
     num_engines: Count = 1
     """Server processes. Episodes are spread over them and stay where they started."""
+
+    sglang: SGLangConfig = field(default_factory=SGLangConfig)
+    """Real SGLang servers."""
+
+    urls: list[str] = field(default_factory=list)
+    """Servers to attach to with backend attached, one an engine. They are never started or stopped, and must be able to
+    read the run directory: that is where new weights are."""
 
     max_running_requests: Count = 64
     """Requests decoded together in one engine; more wait in its queue."""

@@ -115,6 +115,7 @@ class Front:
         app.add_routes([web.post(path, handler) for path, handler in post.items()])
         app.add_routes([web.get(path, handler) for path, handler in get.items()])
         app.add_routes([web.get("/flush_cache", self._flush)])
+        app.add_routes([web.get("/openapi.json", self._openapi)])
         self._worker.start()
         return app
 
@@ -272,6 +273,10 @@ class Front:
     async def _server_info(self, request: web.Request) -> web.Response:
         state = {"weight_version": self._worker.stats.version, **self._load_figures()}
         return _json({**self._options.info["server"], "internal_states": [state]})
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        """Which paths there are."""
+        return _json({"openapi": "3.1.0", "paths": {route.canonical: {} for route in request.app.router.resources()}})
 
     async def _loads(self, request: web.Request) -> web.Response:
         figures = self._load_figures()

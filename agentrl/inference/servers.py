@@ -1,0 +1,145 @@
+"""How an engine's server process is started, and how one sees that it serves. One class a program.
+
+The supervisor starts what `command` says and asks `ready` until it gives the server's address.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import aiohttp
+
+from agentrl.inference.config import Device, EngineBackend, InferenceConfig
+
+_READY_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class ServerCommand:
+    """One server process."""
+
+    argv: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class ServerProgram(Protocol):
+    """One engine's server, started again and again under the same name."""
+
+    def command(self, weights_path: str, version: int) -> ServerCommand:
+        """Start on these weights. Called before each start; what an earlier process left over is forgotten."""
+        ...
+
+    async def ready(self) -> str | None:
+        """Address of the server once it answers, None before."""
+        ...
+
+
+class EmbeddedServer:
+    """`python -m agentrl.inference.embedded`; it chooses its port and writes its address into a file."""
+
+    def __init__(self, config: InferenceConfig, *, python: str, seed: int, ready_file: Path) -> None:
+        self._config = config
+        self._python = python
+        self._seed = seed
+        self._ready_file = ready_file
+
+    def command(self, weights_path: str, version: int) -> ServerCommand:
+        self._ready_file.parent.mkdir(parents=True, exist_ok=True)
+        self._ready_file.unlink(missing_ok=True)
+        config = self._config
+        argv = [
+            self._python, "-m", "agentrl.inference.embedded",
+            "--model-path", weights_path,
+            "--weight-version", str(version),
+            "--host", "127.0.0.1", "--port", "0",
+            "--ready-file", str(self._ready_file),
+            "--max-running-requests", str(config.max_running_requests),
+            "--max-total-tokens", str(config.max_total_tokens),
+            "--context-length", str(config.context_length),
+            "--dtype", config.dtype.value,
+            "--seed", str(self._seed),
+        ]  # fmt: skip
+        return ServerCommand(argv, {"OMP_NUM_THREADS": str(config.threads)})
+
+    async def ready(self) -> str | None:
+        if not self._ready_file.is_file():
+            return None
+        url: str = json.loads(self._ready_file.read_text())["url"]
+        return url
+
+
+class SGLangServer:
+    """`python -m sglang.launch_server` in SGLang's own environment, on a port that was free a moment before."""
+
+    def __init__(self, config: InferenceConfig, *, index: int, seed: int, swing: bool) -> None:
+        """`swing`: its memory is given up while the trainer works."""
+        self._config = config
+        self._index = index
+        self._seed = seed
+        self._swing = swing
+        self._url = ""
+
+    def command(self, weights_path: str, version: int) -> ServerCommand:
+        config, sglang = self._config, self._config.sglang
+        port = _free_port()
+        self._url = f"http://127.0.0.1:{port}"
+        argv = [
+            sglang.python, "-m", "sglang.launch_server",
+            "--model-path", str(Path(weights_path).resolve()),  # a relative path is taken for a name on a model hub
+            "--weight-version", str(version),
+            "--host", "127.0.0.1", "--port", str(port),
+            "--device", sglang.device.value,
+            "--dtype", config.dtype.value,
+            "--max-running-requests", str(config.max_running_requests),
+            "--max-total-tokens", str(config.max_total_tokens),
+            "--context-length", str(config.context_length),
+            "--random-seed", str(self._seed),
+            "--skip-tokenizer-init",  # ids in, ids out
+            "--skip-server-warmup",
+            "--enable-metrics",
+        ]  # fmt: skip
+        argv += self._cpu() if sglang.device is Device.cpu else self._cuda()
+        env = {
+            # /health must answer while generation is paused: by default it generates a token, and would wait 20 s.
+            "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
+            "OMP_NUM_THREADS": str(config.threads),
+        }
+        if sglang.device is Device.cpu:
+            env["SGLANG_USE_CPU_ENGINE"] = "1"
+        return ServerCommand([*argv, *sglang.args], env)
+
+    async def ready(self) -> str | None:
+        timeout = aiohttp.ClientTimeout(total=_READY_TIMEOUT_S)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(self._url + "/health") as reply:
+                return self._url if reply.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+
+    def _cpu(self) -> list[str]:
+        return ["--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--disable-overlap-schedule"]
+
+    def _cuda(self) -> list[str]:
+        gpus = self._config.sglang.gpus_per_engine
+        placed = ["--tp-size", str(gpus), "--base-gpu-id", str(self._index * gpus)]
+        return [*placed, "--enable-memory-saver"] if self._swing else placed
+
+
+def server_program(
+    config: InferenceConfig, *, index: int, python: str, seed: int, swing: bool, ready_file: Path
+) -> ServerProgram:
+    """The program of engine number `index`; not for attached servers. `python` is agentrl's own interpreter."""
+    if config.backend is EngineBackend.sglang:
+        return SGLangServer(config, index=index, seed=seed, swing=swing)
+    return EmbeddedServer(config, python=python, seed=seed, ready_file=ready_file)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

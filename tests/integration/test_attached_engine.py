@@ -1,0 +1,74 @@
+"""Servers that somebody else runs: they join while they are healthy, with the run's weights, and are never stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.schema import JobConfig
+from agentrl.controller.fleet import Fleet, Weights
+from agentrl.controller.supervise import AttachedEngine
+from agentrl.errors import ProcessFailed
+from agentrl.inference.config import EngineBackend, InferenceConfig
+from agentrl.inference.engine import SamplingParams
+from agentrl.observe.events import Observers
+from agentrl.rollout.active_time import ActiveTime
+from tests.fixtures.engine import EngineProcess, running_engine, save_random_model, tiny_llama_config
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_model(tmp_path_factory.mktemp("model"), tiny_llama_config())
+
+
+@pytest.fixture
+def server(model: Path, tmp_path: Path) -> Iterator[EngineProcess]:
+    with running_engine(model, tmp_path) as engine:
+        yield engine
+
+
+def attached(url: str, *, patience_s: float) -> AttachedEngine:
+    inference = InferenceConfig(backend=EngineBackend.attached, urls=[url], startup_timeout_s=patience_s)
+    return AttachedEngine(0, url, JobConfig(inference=inference), observer=Observers())
+
+
+def fleet_of(engine: AttachedEngine, weights: Weights) -> Fleet:
+    return Fleet(
+        weights,
+        ActiveTime(),
+        turn_timeout_s=30.0,
+        control_timeout_s=30.0,
+        on_failure=lambda role: engine.report_failure(),
+    )
+
+
+async def test_an_attached_server_serves_the_runs_version_and_outlives_the_run(
+    model: Path, server: EngineProcess
+) -> None:
+    engine = attached(server.url, patience_s=60.0)
+    fleet = fleet_of(engine, Weights(str(model), 3))
+    keeping = asyncio.create_task(engine.keep(fleet))
+    await fleet.wait_up()
+    generation = await fleet.sample("e-0000", "e-0000.t000", [20, 21, 22], SamplingParams(max_new_tokens=4))
+    assert generation.version == 3
+    keeping.cancel()
+    await asyncio.wait({keeping})
+    assert fleet.num_up == 0
+    assert server.process.poll() is None
+
+
+async def test_a_server_that_is_gone_ends_the_run_only_after_its_time(server: EngineProcess, model: Path) -> None:
+    engine = attached(server.url, patience_s=3.0)
+    fleet = fleet_of(engine, Weights(str(model), 0))
+    keeping = asyncio.create_task(engine.keep(fleet))
+    await fleet.wait_up()
+    server.process.kill()
+    sampling = asyncio.create_task(
+        fleet.sample("e-0001", "e-0001.t000", [20, 21, 22], SamplingParams(max_new_tokens=4))
+    )
+    with pytest.raises(ProcessFailed, match="no answer to /health"):
+        await keeping
+    sampling.cancel()
