@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from agentrl import __version__
-from agentrl.cli import bench, doctor, launch, plan, runs, show, simulate, tasks
+from agentrl.cli import bench, doctor, launch, plan, runs, show, simulate, tasks, tune
 from agentrl.errors import AgentrlError, UserError
 
 app = typer.Typer(
@@ -52,6 +52,7 @@ runs.register(app)
 tasks.register(app)
 doctor.register(app)
 simulate.register(app)
+tune.register(app)
 bench.register(app)
 
 

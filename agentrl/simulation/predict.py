@@ -29,6 +29,8 @@ class Predicted:
     """By step: from the last publication, or the start, to a complete batch."""
     step_s: tuple[float, ...]
     """By step: from publication to publication, or from the start."""
+    trained_per_step: float
+    """Episodes in a batch."""
     lag_p95: int
     """Steps between the oldest token of a trained episode and the version it trains, at most for 95 %."""
     lag_max: int
@@ -155,6 +157,7 @@ def _predicted(simulation: Simulation) -> Predicted:
     return Predicted(
         time_to_batch_s=tuple(step.time_to_batch_s for step in steps),
         step_s=tuple(end - begin for begin, end in pairwise(published)),
+        trained_per_step=len(trained) / len(steps),
         lag_p95=lags[int(0.95 * (len(lags) - 1))],
         lag_max=lags[-1],
         gpu_s=_gpu_s(simulation, published[-1]),

@@ -37,6 +37,7 @@ SURFACE = {
         "--runs-dir",
         "--json",
     ],  # fmt: skip
+    "tune": [*FILE_AND_OVERRIDES, *LAWS, "--budget", "--steps", "--max-bias", "--best", "--jobs", "-j", "--json"],
     "bench collect": ["KEY=VALUE", "--seeds", "--policy", "-p", *LAWS, "--trials", "--jobs", "-j", "--plot", "--json"],
 }
 
