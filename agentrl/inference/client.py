@@ -29,9 +29,18 @@ class _Finish(msgspec.Struct):
     type: str
 
 
+class _Span(msgspec.Struct):
+    """Output tokens from `start` to before `end`."""
+
+    version: str
+    start: int
+    end: int
+
+
 class _Meta(msgspec.Struct):
     finish_reason: _Finish
     weight_version: str
+    weight_versions: list[_Span] = []
     cached_tokens: int = 0
     output_token_logprobs: list[tuple[float, int, Any]] = []
 
@@ -157,10 +166,23 @@ class SGLangClient:
         return Generation(
             ids=ids,
             logprobs=logprobs,
+            versions=self._versions(meta, len(ids)),
             finish=finish,
-            version=self._parse_version(meta.weight_version),
             cached_tokens=meta.cached_tokens,
         )
+
+    def _versions(self, meta: _Meta, num_ids: int) -> list[int]:
+        """Of each output id: by spans where the server tells them, else all of one."""
+        if not meta.weight_versions:
+            return [self._parse_version(meta.weight_version)] * num_ids
+        versions: list[int] = []
+        for span in meta.weight_versions:
+            if span.start != len(versions):
+                raise EngineError(f"{self._name}: spans of weight versions do not follow one another")
+            versions += [self._parse_version(span.version)] * (span.end - span.start)
+        if len(versions) != num_ids:
+            raise EngineError(f"{self._name}: weight versions of {len(versions)} ids, but there are {num_ids}")
+        return versions
 
     def _parse_version(self, text: str) -> int:
         try:

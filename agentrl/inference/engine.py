@@ -36,14 +36,14 @@ class SamplingParams:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """What one request sampled. `ids` and `logprobs` have equal length."""
+    """What one request sampled. `ids`, `logprobs` and `versions` have equal length."""
 
     ids: list[int]
     logprobs: list[float]
     """Log-prob of each id under the temperature-scaled full softmax it was sampled from. Greedy: at temperature 1."""
+    versions: list[int]
+    """Policy version of the weights that sampled each id; they rise where weights changed while it ran."""
     finish: FinishReason
-    version: int
-    """Policy version of the weights that sampled these ids."""
     cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache."""
 

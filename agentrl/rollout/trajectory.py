@@ -32,11 +32,11 @@ class TrajectoryBuilder:
         self._versions += array.array("i", (-1,)) * len(ids)
 
     def append_sampled(self, generation: Generation) -> None:
-        """Tokens that the policy sampled, under one version."""
+        """Tokens that the policy sampled."""
         self.ids += generation.ids
         self._mask += b"\x01" * len(generation.ids)
         self._logprobs.extend(generation.logprobs)
-        self._versions += array.array("i", (generation.version,)) * len(generation.ids)
+        self._versions.extend(generation.versions)
 
     def take_segment(self) -> Segment:
         """What was appended since the last call: the part of the record that one turn adds to the ledger."""

@@ -191,8 +191,8 @@ class SimulatedEngine:
         return Generation(
             ids=ids,
             logprobs=[LOGPROB] * len(ids),
+            versions=[self._version] * len(ids),
             finish=finish,
-            version=self._version,
             cached_tokens=request.num_cached or 0,
         )
 

@@ -38,8 +38,8 @@ class InstantEngine:
         return Generation(
             ids=ids,
             logprobs=[-1.0] * len(ids),
+            versions=[self._version] * len(ids),
             finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
-            version=self._version,
         )
 
     async def abort(self, rid: str | None) -> None:

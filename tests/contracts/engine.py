@@ -34,7 +34,7 @@ async def a_generation_has_a_logprob_and_a_version_for_its_ids(engine: Engine) -
     generation = await engine.generate("ca-0000", PROMPT, SHORT)
     assert len(generation.ids) == len(generation.logprobs) == 8
     assert generation.finish is FinishReason.LENGTH
-    assert generation.version == await engine.version()
+    assert set(generation.versions) == {await engine.version()}
     assert all(logprob <= 0 for logprob in generation.logprobs)
 
 

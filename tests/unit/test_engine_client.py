@@ -72,7 +72,7 @@ async def test_a_request_has_sglangs_shape_and_the_answer_becomes_a_generation()
     }
     assert seen == [("POST", "/generate", body)]
     assert (generation.ids, generation.logprobs, generation.finish) == ([1, 2], [-0.5, -1.5], FinishReason.LENGTH)
-    assert (generation.version, generation.cached_tokens) == (7, 5)
+    assert (generation.versions, generation.cached_tokens) == ([7, 7], 5)
 
 
 async def test_an_abort_before_the_first_token_is_an_empty_generation() -> None:
@@ -80,6 +80,12 @@ async def test_an_abort_before_the_first_token_is_an_empty_generation() -> None:
     async with serving(answering(answer)) as client:
         generation = await client.generate("a", [1], PARAMS)
     assert (generation.ids, generation.logprobs, generation.finish) == ([], [], FinishReason.ABORT)
+
+
+async def test_weights_that_changed_meanwhile_label_each_id_with_its_own_version() -> None:
+    spans = [{"version": "7", "start": 0, "end": 1}, {"version": "8", "start": 1, "end": 2}]
+    async with serving(answering(generated(weight_versions=spans))) as client:
+        assert (await client.generate("a", [1], PARAMS)).versions == [7, 8]
 
 
 async def test_a_stop_token_in_the_last_place_is_a_stop() -> None:
@@ -102,6 +108,9 @@ async def test_a_stop_token_in_the_last_place_is_a_stop() -> None:
         generated(output_token_logprobs=[[-0.5, 1, None], ["x", 2, None]]),
         generated(weight_version="default"),
         generated(weight_version=None),
+        generated(weight_versions=[{"version": "7", "start": 0, "end": 1}]),
+        generated(weight_versions=[{"version": "7", "start": 1, "end": 2}]),
+        generated(weight_versions=[{"version": "7", "start": 0, "end": 2}, {"version": "8", "start": 1, "end": 2}]),
         generated(finish_reason={"type": "tired"}),
         generated(finish_reason=None),
     ],

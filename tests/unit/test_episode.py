@@ -58,7 +58,7 @@ CHAT = toy_chat()
 
 def says(text: str, *, version: int = 0, finish: FinishReason = FinishReason.STOP, end: bool = True) -> Generation:
     ids = CHAT.encode(text) + ([CHAT.end_id] if end else [])
-    return Generation(ids=ids, logprobs=[-0.5] * len(ids), finish=finish, version=version)
+    return Generation(ids=ids, logprobs=[-0.5] * len(ids), versions=[version] * len(ids), finish=finish)
 
 
 def make_task(tmp_path: Path) -> Task:
@@ -113,7 +113,7 @@ async def test_each_turn_asks_with_everything_so_far_and_a_seed_of_its_own(tmp_p
 
 async def test_message_cut_by_a_suspension_goes_on_under_the_next_version(tmp_path: Path) -> None:
     half = says("cat", end=False, finish=FinishReason.ABORT)
-    nothing = Generation(ids=[], logprobs=[], finish=FinishReason.ABORT, version=0)
+    nothing = Generation(ids=[], logprobs=[], versions=[], finish=FinishReason.ABORT)
     result, script = await act(tmp_path, nothing, half, says("note", version=1), says("done", version=1))
     assert result.trajectory is not None
     versions = result.trajectory.versions_array()
