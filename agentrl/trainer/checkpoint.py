@@ -2,7 +2,7 @@
 
 A checkpoint is what makes a step happen once: it holds the applied batch's id, and the message to send again should
 the trainer have died before the controller heard of it. Randomness needs no entry: each step seeds itself from the
-run's seed and its number. A checkpoint loads on any world size.
+run's seed and its number. A checkpoint loads on any world size. Frozen weights are not in it: they are the start's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -42,7 +42,13 @@ def load_state(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer)
     """Load into the model and optimizer, which may be sharded over another number of ranks. Collective."""
     state = _state(model, optimizer)
     load(state, checkpoint_id=folder)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+        options=StateDictOptions(strict=all(p.requires_grad for p in model.parameters())),
+    )
 
 
 def read_record(folder: Path) -> StepDone:
@@ -51,5 +57,5 @@ def read_record(folder: Path) -> StepDone:
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    model_state, optimizer_state = get_state_dict(model, optimizer)
+    model_state, optimizer_state = get_state_dict(model, optimizer, options=StateDictOptions(ignore_frozen_params=True))
     return {"model": model_state, "optimizer": optimizer_state}

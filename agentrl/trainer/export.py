@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from agentrl.trainer import durable
+from agentrl.trainer.lora import merged
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf", "*.pt", "*.pth")
 
@@ -27,15 +28,21 @@ def export(final: Path, model: nn.Module, source: Path, rank: int) -> None:
             shutil.copyfile(path, folder / path.name)
     config = json.loads((source / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(_as_float32(config), indent=2))
-    save_file(_without_tied(model, state), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        _without_tied(model, merged(model, _tensors(state))), folder / "model.safetensors", metadata={"format": "pt"}
+    )
     durable.commit(final)
 
 
-def _without_tied(model: nn.Module, state: Mapping[str, object]) -> dict[str, Tensor]:
+def _tensors(state: Mapping[str, object]) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def _without_tied(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tied tensors once, under the name that the model registers first, as Hugging Face saves them."""
     kept = {name for name, _ in model.named_parameters()}
     tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - kept
-    return {name: t.contiguous() for name, t in state.items() if name not in tied and isinstance(t, Tensor)}
+    return {name: t.contiguous() for name, t in state.items() if name not in tied}
 
 
 def _as_float32(config: dict[str, object]) -> dict[str, object]:

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 
 from agentrl.trainer.batching import MicroBatch
+from agentrl.trainer.config import TrainerConfig
+from agentrl.trainer.loading import load_model
 
 
 class Policy:
@@ -28,18 +30,9 @@ class Policy:
         model.get_output_embeddings().register_forward_pre_hook(self._keep_predictors)
 
     @staticmethod
-    def load(folder: Path, mesh: DeviceMesh, temperature: float) -> Policy:
-        """Read a Hugging Face folder as fp32 and shard it over `mesh`. Dropout is off: ratios compare one function."""
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
-        ).eval()
-        policy = Policy(model, temperature)
-        _shard(model, mesh)
-        return policy
+    def load(folder: Path, mesh: DeviceMesh, temperature: float, trainer: TrainerConfig | None = None) -> Policy:
+        """Read a Hugging Face folder as float32, sharded over `mesh`, with what `trainer` asks for. Collective."""
+        return Policy(load_model(folder, mesh, trainer), temperature)
 
     def logprobs(self, micro_batch: MicroBatch) -> Tensor:
         """float32[N]: log-prob of each sampled token at the sampling temperature, with gradient where it is enabled.
@@ -64,17 +57,3 @@ class Policy:
         rows_N, columns_N = self._predictors
         self._predictors = None
         return (hidden_BTH[rows_N, columns_N].unsqueeze(0),)
-
-
-def _shard(model: Any, mesh: DeviceMesh) -> None:
-    """FSDP2: each decoder layer is one unit of gathering, the rest (embeddings, output layer) is the root's.
-
-    One rank has nothing to shard, and is a sixth faster without the hooks (tiny model).
-    """
-    if mesh.size() == 1:
-        return
-    layers = set(model._no_split_modules or ())
-    for module in model.modules():
-        if type(module).__name__ in layers:
-            fully_shard(module, mesh=mesh)
-    fully_shard(model, mesh=mesh)

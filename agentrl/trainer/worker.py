@@ -50,7 +50,7 @@ class Worker:
         self._run_dir = Path(job.run_dir)
         self._link = ControllerLink(job.controller_url, retry_s=job.controller_retry_s)
         mesh, start = world.mesh(), Path(job.model_path)
-        self._policy = Policy.load(start, mesh, job.temperature)
+        self._policy = Policy.load(start, mesh, job.temperature, job.trainer)
         self._optimizer = make_optimizer(self._policy, job.trainer)
         self._learner = Learner(
             world=world,
