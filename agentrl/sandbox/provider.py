@@ -23,7 +23,7 @@ class Run:
     """A step of an image: a command, run as in a sandbox on what the steps before it made. It must exit with 0."""
 
     argv: tuple[str, ...]
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict, hash=False)
     workdir: str = "/"
     user: str | None = None
 
@@ -52,7 +52,7 @@ class Image:
     """What a sandbox's file system holds at the start, on top of the read-only base."""
 
     copies: tuple[Copy, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict, hash=False)
     workdir: str = "/root"
     user: str | None = None
     """User of commands that name none; None is root."""
@@ -216,6 +216,14 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def assign(self, owner: str | None) -> None:
+        """Hand it out: from now on it is this episode's, and only now its lifetime begins.
+
+        For one that was started for nobody yet, before anything else is done with it. Raises SandboxError if it does
+        not answer.
+        """
+        ...
+
     async def probe(self) -> bool:
         """Whether the sandbox still answers. Never raises; an overloaded but living sandbox answers True in time."""
         ...
@@ -225,7 +233,7 @@ class Sandbox(Protocol):
         ...
 
     async def freeze(self) -> None:
-        """Stop all its processes without ending them; commands in flight stop with it."""
+        """Stop all its processes without ending them; commands in flight stop with it, and its lifetime."""
         ...
 
     async def thaw(self) -> None: ...
@@ -249,6 +257,11 @@ class SandboxProvider(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    @property
+    def room(self) -> int:
+        """Further sandboxes that could be started now: within its own limit, and within what the machine has free."""
+        ...
 
     async def prepare(self, image: Image) -> None:
         """Build the steps of an image, if that has not been done; `create` then finds them. Without steps: nothing.

@@ -36,6 +36,8 @@ class BubblewrapSandbox:
     ) -> None:
         self._link = link
         self._id = box_id
+        self._name = box_id
+        """In messages."""
         self._image = image
         self._output_limit_bytes = output_limit_bytes
         self._on_closed = on_closed
@@ -196,6 +198,14 @@ class BubblewrapSandbox:
             await asyncio.to_thread(append, target, data)
             offset += len(data)
 
+    async def assign(self, owner: str | None) -> None:
+        """See `Sandbox.assign`."""
+        header, _ = await self._ask("assign", within_s=PROBE_TIMEOUT_S)
+        if not header["alive"]:
+            raise SandboxError(f"sandbox {self._name} does not answer")
+        if owner is not None:
+            self._name = f"{self._id} of {owner}"
+
     async def probe(self) -> bool:
         """See `Sandbox.probe`."""
         try:
@@ -218,7 +228,7 @@ class BubblewrapSandbox:
 
     async def snapshot(self) -> Snapshot:
         """See `Sandbox.snapshot`."""
-        raise SandboxError(f"sandbox {self._id}: no snapshots without an overlay")
+        raise SandboxError(f"sandbox {self._name}: no snapshots without an overlay")
 
     async def close(self) -> None:
         """See `Sandbox.close`. Raises SandboxError only if a process of it outlives SIGKILL."""
@@ -228,12 +238,12 @@ class BubblewrapSandbox:
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     header, _ = await self._link.request("close", box=self._id)
                 if header["problem"]:
-                    raise SandboxError(f"sandbox {self._id}: {header['problem']}")
+                    raise SandboxError(f"sandbox {self._name}: {header['problem']}")
         except SandboxError:
             if not self._link.lost:  # else it died with its supervisor
                 raise
         except TimeoutError as error:
-            raise SandboxError(f"sandbox {self._id}: not closed after {_CLOSE_TIMEOUT_S:g} s") from error
+            raise SandboxError(f"sandbox {self._name}: not closed after {_CLOSE_TIMEOUT_S:g} s") from error
         finally:
             self._on_closed()
 
@@ -245,12 +255,12 @@ class BubblewrapSandbox:
             async with asyncio.timeout(within_s):
                 return await self._request(op, payload, **fields)
         except TimeoutError as error:
-            raise SandboxError(f"sandbox {self._id}: no answer to {op} in {within_s:g} s") from error
+            raise SandboxError(f"sandbox {self._name}: no answer to {op} in {within_s:g} s") from error
 
     async def _request(self, op: str, payload: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
         if self._closed:
-            raise SandboxError(f"sandbox {self._id} is closed")
+            raise SandboxError(f"sandbox {self._name} is closed")
         try:
             return await self._link.request(op, payload, box=self._id, **fields)
         except SandboxError as error:
-            raise SandboxError(f"sandbox {self._id}: {error.message}") from error
+            raise SandboxError(f"sandbox {self._name}: {error.message}") from error
