@@ -110,6 +110,23 @@ class ExecResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CommandLimits:
+    """Limits of one command beside those of its sandbox, held by the kernel (setrlimit) for each of its processes."""
+
+    memory_mb: int | None = None
+    """Address space, in MiB."""
+    cpu_s: int | None = None
+    """CPU time; beyond it SIGXCPU, a second later SIGKILL."""
+    pids: int | None = None
+    """Processes of its user in the sandbox, whoever started them. The kernel exempts a user who is the host's root."""
+    file_mb: int | None = None
+    """Length of a file that it writes, in MiB; beyond it SIGXFSZ."""
+
+
+NO_LIMITS = CommandLimits()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Download:
     """What a download brought."""
 
@@ -169,6 +186,7 @@ class Sandbox(Protocol):
         stdin: bytes | None = None,
         timeout_s: float,
         max_output_bytes: int | None = None,
+        limits: CommandLimits = NO_LIMITS,
     ) -> ExecResult:
         """Run one command to its end: a str through `bash -c` (sh where the image has no bash), a list as it is.
 
@@ -184,10 +202,12 @@ class Sandbox(Protocol):
         env: dict[str, str] | None = None,
         user: str | None = None,
         state: bytes = b"",
+        limits: CommandLimits = NO_LIMITS,
     ) -> Session:
         """A bash session; nothing runs before its first command. Commands of all sessions run one after another.
 
         With the `state` of an earlier session it goes on from there, and `cwd` and `env` are of no account.
+        `limits` hold for each command.
         """
         ...
 

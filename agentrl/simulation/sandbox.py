@@ -14,7 +14,16 @@ from pathlib import Path
 
 from agentrl.clock import monotonic
 from agentrl.errors import SandboxError
-from agentrl.sandbox.provider import Capabilities, Download, ExecResult, Image, SandboxSpec, Snapshot
+from agentrl.sandbox.provider import (
+    NO_LIMITS,
+    Capabilities,
+    CommandLimits,
+    Download,
+    ExecResult,
+    Image,
+    SandboxSpec,
+    Snapshot,
+)
 from agentrl.simulation.life import Life, World
 from agentrl.simulation.session import SimulatedSession
 from agentrl.simulation.tongue import parse_episode
@@ -83,6 +92,7 @@ class SimulatedSandbox:
         stdin: bytes | None = None,
         timeout_s: float,
         max_output_bytes: int | None = None,
+        limits: CommandLimits = NO_LIMITS,
     ) -> ExecResult:
         self._check()
         async with self._lock:
@@ -112,6 +122,7 @@ class SimulatedSandbox:
         env: dict[str, str] | None = None,
         user: str | None = None,
         state: bytes = b"",
+        limits: CommandLimits = NO_LIMITS,
     ) -> SimulatedSession:
         return SimulatedSession(self, user=user, state=state)
 

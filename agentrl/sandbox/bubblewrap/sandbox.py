@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from agentrl.sandbox.bubblewrap.layout import ENV
 from agentrl.sandbox.bubblewrap.link import SupervisorLink
 from agentrl.sandbox.bubblewrap.session import BubblewrapSession
 from agentrl.sandbox.bubblewrap.transfer import PIECE_BYTES, Listed, Upload, append, destination, make, pieces, remove
-from agentrl.sandbox.provider import Download, ExecResult, Image, Snapshot
+from agentrl.sandbox.provider import NO_LIMITS, CommandLimits, Download, ExecResult, Image, Snapshot
 
 FILE_TIMEOUT_S = 30.0
 """For one transfer of files, or any other request that is not a command."""
@@ -57,6 +58,7 @@ class BubblewrapSandbox:
         stdin: bytes | None = None,
         timeout_s: float,
         max_output_bytes: int | None = None,
+        limits: CommandLimits = NO_LIMITS,
     ) -> ExecResult:
         """See `Sandbox.exec`. What cannot be started exits with 126 or 127, as in a shell, and says why on stderr."""
         result, _ = await self._exec(
@@ -67,6 +69,7 @@ class BubblewrapSandbox:
             stdin=stdin,
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
+            limits=limits,
         )
         return result
 
@@ -77,6 +80,7 @@ class BubblewrapSandbox:
         env: dict[str, str] | None = None,
         user: str | None = None,
         state: bytes = b"",
+        limits: CommandLimits = NO_LIMITS,
     ) -> BubblewrapSession:
         """See `Sandbox.session`."""
 
@@ -92,6 +96,7 @@ class BubblewrapSandbox:
                 handoff=handoff,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
+                limits=limits,
             )
 
         return BubblewrapSession(run, {**ENV, **self._image.env, **(env or {})}, state)
@@ -107,6 +112,7 @@ class BubblewrapSandbox:
         handoff: bytes | None = None,
         timeout_s: float,
         max_output_bytes: int | None,
+        limits: CommandLimits,
     ) -> tuple[ExecResult, bytes]:
         """The result of a command, and what it handed off."""
         header, output = await self._request(
@@ -120,6 +126,7 @@ class BubblewrapSandbox:
             handoff=handoff is not None,
             timeout_s=timeout_s,
             max_output_bytes=self._output_limit_bytes if max_output_bytes is None else max_output_bytes,
+            limits=asdict(limits),
         )
         split, end = header["stdout_bytes"], len(output) - header["handoff_bytes"]
         result = ExecResult(
