@@ -70,6 +70,19 @@ def deadlines_nest(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
             yield _error(outer, f"{outer_s:g} s does not exceed {inner} ({inner_s:g} s)", "deadlines must nest")
 
 
+def command_limits_bite(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """A command's own limit that its sandbox's limit comes before never holds."""
+    agent, sandbox = config.agent, config.sandbox
+    pairs = [
+        ("agent.tool_pids", agent.tool_pids, "sandbox.pids", sandbox.pids),
+        ("agent.tool_file_mb", agent.tool_file_mb, "sandbox.disk_mb", sandbox.disk_mb),
+        ("agent.tool_memory_mb", agent.tool_memory_mb, "sandbox.memory_mb", sandbox.memory_mb),
+    ]
+    for own, value, outer, limit in pairs:
+        if value is not None and value > limit:
+            yield _warning(own, f"{value} is never reached: {outer} is {limit}", f"lower it, or raise {outer}")
+
+
 def stall_is_last(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
     """The stall watchdog ends the run; whatever is still within its own deadline is not a stall."""
     others = [
@@ -328,6 +341,7 @@ RULES: tuple[Rule, ...] = (
     tasks_source,
     recipe_fits_tasks,
     deadlines_nest,
+    command_limits_bite,
     stall_is_last,
     request_outlives_turn,
     collective_before_step,

@@ -19,10 +19,22 @@ class ToolFormat(Enum):
     """<tool_call>{"name": "bash", "arguments": {"command": ...}}</tool_call>; a message without one ends it."""
 
 
+class Shell(Enum):
+    """What a command finds of the ones before it."""
+
+    fresh = "fresh"
+    """Their files and background processes: each command is a shell of its own, in the working folder."""
+    session = "session"
+    """Also their folder, variables, functions, aliases and options, as in a terminal."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
     format: ToolFormat = ToolFormat.fenced
     """How commands are read from messages."""
+
+    shell: Shell = Shell.fresh
+    """Whether folder and variables survive from command to command."""
 
     system_prompt: str | None = None
     """System message. None: no system message beyond what the chat template adds by itself."""
@@ -44,6 +56,18 @@ class AgentConfig:
 
     tool_timeout_s: Seconds = 10.0
     """Wall time of one command; when it passes in a healthy sandbox, that is the agent's doing."""
+
+    tool_memory_mb: Count | None = None
+    """Address space of each process of a command, in MiB. None: only sandbox.memory_mb holds, for all together."""
+
+    tool_cpu_s: Count | None = None
+    """CPU seconds of each process of a command; beyond it the process ends with SIGXCPU. None: no limit but time."""
+
+    tool_pids: Count | None = None
+    """Processes of its user while a command runs, those of earlier commands included. None: only sandbox.pids holds."""
+
+    tool_file_mb: Count | None = None
+    """Longest file that a command may write, in MiB; beyond it ends with SIGXFSZ. None: only the disk is a limit."""
 
     turn_timeout_s: Seconds = 60.0
     """Active time of one turn: generation plus command. Time suspended does not count."""

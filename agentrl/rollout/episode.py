@@ -141,7 +141,7 @@ class EpisodeRunner:
         except (SandboxError, ImageError) as error:
             return self._result(attempt, _lost(Evidence(), error))
         attempt.start_s = monotonic() - attempt.began
-        watched = WatchedSandbox(sandbox)
+        watched = WatchedSandbox(sandbox, self._agent, user=spec.task.agent_user)
         try:
             evidence = await self._attempt(attempt, watched)
         finally:
@@ -220,7 +220,7 @@ class EpisodeRunner:
         observation: str | None = None
         if isinstance(action, Command):
             timeout_s = max(min(self._agent.tool_timeout_s, deadline - generated), 0.1)
-            result = await watched.exec(action.text, user=attempt.spec.task.agent_user, timeout_s=timeout_s)
+            result = await watched.exec(action.text, timeout_s=timeout_s)
             observation = observe(result, limit_chars=self._agent.observation_chars, timeout_s=timeout_s)
         elif isinstance(action, Malformed):
             observation = f"({action.reason})"

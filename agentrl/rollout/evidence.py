@@ -39,6 +39,8 @@ class Commands:
     """Whose output was longer than kept."""
     num_leftover: int = 0
     """Processes left running behind commands."""
+    num_shell_resets: int = 0
+    """Of a session (agent.shell): commands that took their shell along; the next began with the state from before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,8 @@ def observe(result: ExecResult, *, limit_chars: int, timeout_s: float) -> str:
         lines.append(f"(killed by signal {result.signal})")
     elif result.exit_code != 0:
         lines.append(f"(exit code {result.exit_code})")
+    if result.shell_reset:
+        lines.append("(the shell was lost; the next command starts from the folder and variables before this one)")
     return "\n".join(lines) or "(no output)"
 
 

@@ -6,9 +6,10 @@ import asyncio
 from collections import Counter
 
 from agentrl.errors import SandboxError
+from agentrl.rollout.config import AgentConfig, Shell
 from agentrl.rollout.evidence import Commands, Probes
 from agentrl.sandbox.death import Death
-from agentrl.sandbox.provider import ExecResult, Sandbox
+from agentrl.sandbox.provider import CommandLimits, ExecResult, Sandbox
 
 PROBE_EVERY_S = 30.0
 """A command that takes longer is accompanied by a probe in every further such time. Most commands take less, and a
@@ -20,8 +21,15 @@ UNANSWERED_LIMIT = 2
 class WatchedSandbox:
     """Commands of one sandbox, under watch. Everything but `exec` goes to the sandbox itself."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, agent: AgentConfig, *, user: str | None) -> None:
+        """`agent` says how commands run: in a shell each or in one session, and within which limits."""
         self.sandbox = sandbox
+        self._user = user
+        self._limits = CommandLimits(
+            memory_mb=agent.tool_memory_mb, cpu_s=agent.tool_cpu_s, pids=agent.tool_pids, file_mb=agent.tool_file_mb
+        )
+        in_session = agent.shell is Shell.session
+        self._session = sandbox.session(user=user, limits=self._limits) if in_session else None
         self._counts: Counter[str] = Counter()
         self._asked = 0
         self._unanswered = 0
@@ -37,10 +45,10 @@ class WatchedSandbox:
     def probes(self) -> Probes:
         return Probes(num_asked=self._asked, num_unanswered=self._unanswered)
 
-    async def exec(self, command: str, *, user: str | None, timeout_s: float) -> ExecResult:
+    async def exec(self, command: str, *, timeout_s: float) -> ExecResult:
         """As `Sandbox.exec`. Raises SandboxError also when the sandbox answers no probes while the command runs."""
         self.running = command
-        running = asyncio.ensure_future(self.sandbox.exec(command, user=user, timeout_s=timeout_s))
+        running = asyncio.ensure_future(self._run(command, timeout_s))
         try:
             result = await self._accompany(running)
         finally:
@@ -55,6 +63,11 @@ class WatchedSandbox:
         self._asked += 1
         self._unanswered += not alive
         return alive
+
+    async def _run(self, command: str, timeout_s: float) -> ExecResult:
+        if self._session is not None:
+            return await self._session.exec(command, timeout_s=timeout_s)
+        return await self.sandbox.exec(command, user=self._user, timeout_s=timeout_s, limits=self._limits)
 
     async def _accompany(self, running: asyncio.Future[ExecResult]) -> ExecResult:
         in_a_row = 0
@@ -73,3 +86,4 @@ class WatchedSandbox:
         self._counts["num_signalled"] += result.signal is not None
         self._counts["num_truncated"] += result.truncated
         self._counts["num_leftover"] += result.leftover_processes
+        self._counts["num_shell_resets"] += result.shell_reset

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from agentrl.bounds import Count, Seconds
+from agentrl.bounds import Count, CountOrZero, Seconds
 
 
 class SandboxBackend(Enum):
@@ -29,6 +29,13 @@ class SandboxConfig:
     start_timeout_s: Seconds = 30.0
     """Until a sandbox must answer its first probe; later is an infrastructure failure."""
 
+    warm_max: CountOrZero = 16
+    """Sandboxes that are started before they are asked for, at most; 0 starts each when it is. They count as
+    max_sandboxes, and are only started where the machine has free what they may use."""
+
+    warm_idle_s: Seconds = 600.0
+    """A sandbox that nobody asked for in this time is closed. Must stay below lifetime_s."""
+
     memory_mb: Count = 512
     """Memory of all processes of one sandbox, in MiB, where the task does not ask for less."""
 
@@ -46,4 +53,5 @@ class SandboxConfig:
     """Bytes of stdout, and of stderr, that one exec keeps; the rest is counted and dropped."""
 
     lifetime_s: Seconds = 1800.0
-    """A sandbox older than this is closed, as a safety net. Must exceed the episode deadline."""
+    """A sandbox that was handed out longer ago than this is closed, as a safety net; while it is frozen this stands
+    still. Must exceed the episode deadline."""

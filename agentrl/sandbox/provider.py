@@ -23,7 +23,7 @@ class Run:
     """A step of an image: a command, run as in a sandbox on what the steps before it made. It must exit with 0."""
 
     argv: tuple[str, ...]
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict, hash=False)
     workdir: str = "/"
     user: str | None = None
 
@@ -52,7 +52,7 @@ class Image:
     """What a sandbox's file system holds at the start, on top of the read-only base."""
 
     copies: tuple[Copy, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict, hash=False)
     workdir: str = "/root"
     user: str | None = None
     """User of commands that name none; None is root."""
@@ -107,6 +107,23 @@ class ExecResult:
     shell_reset: bool = False
     """In a session: the shell ended before it could leave its state (killed, replaced by exec, out of time). The next
     command begins with the state from before this one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLimits:
+    """Limits of one command beside those of its sandbox, held by the kernel (setrlimit) for each of its processes."""
+
+    memory_mb: int | None = None
+    """Address space, in MiB."""
+    cpu_s: int | None = None
+    """CPU time; beyond it SIGXCPU, a second later SIGKILL."""
+    pids: int | None = None
+    """Processes of its user in the sandbox, whoever started them. The kernel exempts a user who is the host's root."""
+    file_mb: int | None = None
+    """Length of a file that it writes, in MiB; beyond it SIGXFSZ."""
+
+
+NO_LIMITS = CommandLimits()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +186,7 @@ class Sandbox(Protocol):
         stdin: bytes | None = None,
         timeout_s: float,
         max_output_bytes: int | None = None,
+        limits: CommandLimits = NO_LIMITS,
     ) -> ExecResult:
         """Run one command to its end: a str through `bash -c` (sh where the image has no bash), a list as it is.
 
@@ -184,10 +202,12 @@ class Sandbox(Protocol):
         env: dict[str, str] | None = None,
         user: str | None = None,
         state: bytes = b"",
+        limits: CommandLimits = NO_LIMITS,
     ) -> Session:
         """A bash session; nothing runs before its first command. Commands of all sessions run one after another.
 
         With the `state` of an earlier session it goes on from there, and `cwd` and `env` are of no account.
+        `limits` hold for each command.
         """
         ...
 
@@ -216,6 +236,14 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def assign(self, owner: str | None) -> None:
+        """Hand it out: from now on it is this episode's, and only now its lifetime begins.
+
+        For one that was started for nobody yet, before anything else is done with it. Raises SandboxError if it does
+        not answer.
+        """
+        ...
+
     async def probe(self) -> bool:
         """Whether the sandbox still answers. Never raises; an overloaded but living sandbox answers True in time."""
         ...
@@ -225,7 +253,7 @@ class Sandbox(Protocol):
         ...
 
     async def freeze(self) -> None:
-        """Stop all its processes without ending them; commands in flight stop with it."""
+        """Stop all its processes without ending them; commands in flight stop with it, and its lifetime."""
         ...
 
     async def thaw(self) -> None: ...
@@ -249,6 +277,11 @@ class SandboxProvider(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    @property
+    def room(self) -> int:
+        """Further sandboxes that could be started now: within its own limit, and within what the machine has free."""
+        ...
 
     async def prepare(self, image: Image) -> None:
         """Build the steps of an image, if that has not been done; `create` then finds them. Without steps: nothing.

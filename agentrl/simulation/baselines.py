@@ -23,7 +23,7 @@ from agentrl.sandbox.provider import SandboxSpec, Snapshot
 from agentrl.simulation.bound import bound
 from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.figures import Figures, Sample, drawn, figures
-from agentrl.simulation.life import Life, World
+from agentrl.simulation.life import World
 from agentrl.simulation.run import Scenario, tasks
 from agentrl.simulation.sandbox import SimulatedProvider, SimulatedSandbox
 from agentrl.simulation.tongue import SimulatedChat, SimulatedModel, parse_episode
@@ -136,9 +136,9 @@ class BarrierProvider(SimulatedProvider):
         await self._up.wait(_owner(spec))
         return sandbox
 
-    def _make(self, sandbox_id: str, spec: SandboxSpec, life: Life | None) -> SimulatedSandbox:
-        on_close = partial(self._closed_one, sandbox_id, spec)
-        return BarrierSandbox(sandbox_id, life, on_close, partial(self._done.wait, _owner(spec)))
+    def _make(self, sandbox_id: str, owner: str | None) -> SimulatedSandbox:
+        assert owner is not None, "every sandbox of a baseline is an episode's"
+        return BarrierSandbox(sandbox_id, owner, self._world, self._closed_one, partial(self._done.wait, owner))
 
 
 class BarrierSandbox(SimulatedSandbox):
@@ -147,11 +147,12 @@ class BarrierSandbox(SimulatedSandbox):
     def __init__(
         self,
         sandbox_id: str,
-        life: Life | None,
-        on_close: Callable[[str], None],
+        owner: str,
+        world: World,
+        on_close: Callable[[SimulatedSandbox, str], None],
         until_all_done: Callable[[], Awaitable[None]],
     ) -> None:
-        super().__init__(sandbox_id, life, on_close)
+        super().__init__(sandbox_id, owner, world, on_close)
         self._until_all_done = until_all_done
 
     async def kill_all(self) -> int:

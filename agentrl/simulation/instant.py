@@ -12,7 +12,16 @@ from pathlib import Path
 
 from agentrl.errors import EngineError, SandboxError
 from agentrl.inference.engine import EngineLoad, FinishReason, Generation, SamplingParams
-from agentrl.sandbox.provider import Capabilities, Download, ExecResult, Image, SandboxSpec, Snapshot
+from agentrl.sandbox.provider import (
+    NO_LIMITS,
+    Capabilities,
+    CommandLimits,
+    Download,
+    ExecResult,
+    Image,
+    SandboxSpec,
+    Snapshot,
+)
 from agentrl.simulation.session import SimulatedSession
 
 
@@ -105,6 +114,7 @@ class InstantSandbox:
         stdin: bytes | None = None,
         timeout_s: float,
         max_output_bytes: int | None = None,
+        limits: CommandLimits = NO_LIMITS,
     ) -> ExecResult:
         self._check()
         if "test.sh" in str(command):
@@ -118,6 +128,7 @@ class InstantSandbox:
         env: dict[str, str] | None = None,
         user: str | None = None,
         state: bytes = b"",
+        limits: CommandLimits = NO_LIMITS,
     ) -> SimulatedSession:
         return SimulatedSession(self, user=user, state=state)
 
@@ -142,6 +153,9 @@ class InstantSandbox:
         with target.open("xb") as file:
             file.write(self._files[path])
         return Download(num_files=1)
+
+    async def assign(self, owner: str | None) -> None:
+        self._check()
 
     async def probe(self) -> bool:
         return self.alive
@@ -174,6 +188,10 @@ class InstantProvider:
         self._output = output
         self._reward = reward
         self._numbers = itertools.count()
+
+    @property
+    def room(self) -> int:
+        return 1 << 20
 
     @property
     def capabilities(self) -> Capabilities:

@@ -86,15 +86,24 @@ class World:
         fails, point = fate.random() < self._failure_share, int(fate.random() * len(turns))
         sandbox = self._random("sandbox", *who)
         workload = self.workload
-        hangs = sandbox.random() < workload.start_hang_share
+        start_cold_s = self._draw_cold_start(sandbox)
         return Life(
             turns=turns,
             verifier_s=workload.verifier_s.sample(self._random("verifier", *who)),
             reward=float(self._random("reward", *who).random() < self.success(group)),
-            start_cold_s=(workload.start_hang_s if hangs else workload.start_cold_s).sample(sandbox),
+            start_cold_s=start_cold_s,
             start_warm_s=workload.start_warm_s.sample(sandbox),
             failure_turn=point if fails else None,
         )
+
+    def cold_start_s(self, number: int) -> float:
+        """Seconds of a start for nobody yet; `number` counts them from 0."""
+        return self._draw_cold_start(self._random("cold start", number))
+
+    def _draw_cold_start(self, random: Random) -> float:
+        workload = self.workload
+        hangs = random.random() < workload.start_hang_share
+        return (workload.start_hang_s if hangs else workload.start_cold_s).sample(random)
 
     def success(self, group: int) -> float:
         """Probability with which the episodes of a group's task succeed."""

@@ -1,6 +1,6 @@
 """Simulated sandboxes: the provider's protocol in virtual time, as the drawn lives say.
 
-A sandbox knows whose it is from its spec's `owner`. Commands are those of `tongue` (`turn 7`), the verifier's
+A sandbox's life is that of its owner, once it has one. Commands are those of `tongue` (`turn 7`), the verifier's
 script, and `sleep N`; everything else takes no time. Files written can be read.
 """
 
@@ -10,12 +10,20 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from agentrl.clock import monotonic
 from agentrl.errors import SandboxError
-from agentrl.sandbox.provider import Capabilities, Download, ExecResult, Image, SandboxSpec, Snapshot
+from agentrl.sandbox.provider import (
+    NO_LIMITS,
+    Capabilities,
+    CommandLimits,
+    Download,
+    ExecResult,
+    Image,
+    SandboxSpec,
+    Snapshot,
+)
 from agentrl.simulation.life import Life, World
 from agentrl.simulation.session import SimulatedSession
 from agentrl.simulation.tongue import parse_episode
@@ -57,9 +65,14 @@ class SimulatedSnapshot:
 class SimulatedSandbox:
     """One sandbox with its own clock, which stands still while it is frozen."""
 
-    def __init__(self, sandbox_id: str, life: Life | None, on_close: Callable[[str], None]) -> None:
+    def __init__(
+        self, sandbox_id: str, owner: str | None, world: World, on_close: Callable[[SimulatedSandbox, str], None]
+    ) -> None:
+        """`on_close` is told why it ended."""
         self.id = sandbox_id
-        self._life = life
+        self.owner = owner
+        self._world = world
+        self._life = owned_life(world, owner)
         self._on_close = on_close
         self._files: dict[str, bytes] = {}
         self._snapshots = itertools.count()
@@ -79,6 +92,7 @@ class SimulatedSandbox:
         stdin: bytes | None = None,
         timeout_s: float,
         max_output_bytes: int | None = None,
+        limits: CommandLimits = NO_LIMITS,
     ) -> ExecResult:
         self._check()
         async with self._lock:
@@ -108,6 +122,7 @@ class SimulatedSandbox:
         env: dict[str, str] | None = None,
         user: str | None = None,
         state: bytes = b"",
+        limits: CommandLimits = NO_LIMITS,
     ) -> SimulatedSession:
         return SimulatedSession(self, user=user, state=state)
 
@@ -137,6 +152,14 @@ class SimulatedSandbox:
         with target.open("xb") as file:
             file.write(data)
         return Download(num_files=1)
+
+    async def assign(self, owner: str | None) -> None:
+        """In the time that its owner's life says."""
+        self._check()
+        life = owned_life(self._world, owner)
+        await asyncio.sleep(life.start_warm_s if life else 0.0)
+        self._check()
+        self.owner, self._life = owner, life
 
     async def probe(self) -> bool:
         return self._problem is None
@@ -175,7 +198,7 @@ class SimulatedSandbox:
         """It answers no more, and what runs in it fails. The first reason stands."""
         if self._problem is None:
             self._problem = problem
-            self._on_close(problem)
+            self._on_close(self, problem)
             self._notify()
 
     def _effect(self, words: list[str]) -> _Effect:
@@ -216,15 +239,26 @@ class SimulatedSandbox:
 
 
 class SimulatedProvider:
-    """Starts sandboxes, some at once; each takes as long as its owner's life says."""
+    """Starts sandboxes, some at once. Each takes as long as its owner's life says, or, without one, as its number."""
 
-    def __init__(self, world: World, *, starts_at_once: int, start_timeout_s: float, warm: bool = False) -> None:
-        """`warm`: they were all started before they are asked for, and only have to be handed over."""
+    def __init__(
+        self,
+        world: World,
+        *,
+        starts_at_once: int,
+        start_timeout_s: float,
+        max_sandboxes: int = 1 << 20,
+        warm: bool = False,
+    ) -> None:
+        """`max_sandboxes` is only told, as room: whoever asks for more gets them."""
         self._world = world
         self._starting = asyncio.Semaphore(starts_at_once)
         self._start_timeout_s = start_timeout_s
+        self._max_sandboxes = max_sandboxes
+        self._num_starting = 0
         self._warm = warm
         self._numbers = itertools.count()
+        self._cold_starts = itertools.count()
         self._open: dict[str, SimulatedSandbox] = {}
         self._closed = False
         self.lost: set[str] = set()
@@ -236,6 +270,10 @@ class SimulatedProvider:
         return tuple(self._open.values())
 
     @property
+    def room(self) -> int:
+        return max(self._max_sandboxes - len(self._open) - self._num_starting, 0)
+
+    @property
     def capabilities(self) -> Capabilities:
         return Capabilities(snapshot=True, build=True)
 
@@ -244,31 +282,34 @@ class SimulatedProvider:
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> SimulatedSandbox:
         self._check()
-        life = self._world.life(*parse_episode(spec.owner)) if spec.owner is not None else None
         _check_snapshot(snapshot)
-        if snapshot is not None:
+        self._num_starting += 1
+        try:
             async with self._starting:
-                await self._start(FORK_S)
-        elif self._warm:
-            await asyncio.sleep(life.start_warm_s if life else 0.0)
-        else:
-            async with self._starting:
-                await self._start(life.start_cold_s if life else 0.0)
+                await self._start(FORK_S if snapshot is not None else self._cold_s(spec.owner))
+        finally:
+            self._num_starting -= 1
         self._check()
         sandbox_id = f"sandbox-{next(self._numbers):06d}"
-        sandbox = self._make(sandbox_id, spec, life)
+        sandbox = self._make(sandbox_id, spec.owner)
         if isinstance(snapshot, SimulatedSnapshot):
             sandbox.restore(snapshot)
         self._open[sandbox_id] = sandbox
         return sandbox
 
-    def _make(self, sandbox_id: str, spec: SandboxSpec, life: Life | None) -> SimulatedSandbox:
-        return SimulatedSandbox(sandbox_id, life, partial(self._closed_one, sandbox_id, spec))
+    def _make(self, sandbox_id: str, owner: str | None) -> SimulatedSandbox:
+        return SimulatedSandbox(sandbox_id, owner, self._world, self._closed_one)
 
-    def _closed_one(self, sandbox_id: str, spec: SandboxSpec, problem: str) -> None:
-        self._open.pop(sandbox_id, None)
-        if problem == LOST and spec.owner is not None:
-            self.lost.add(spec.owner)
+    def _closed_one(self, sandbox: SimulatedSandbox, problem: str) -> None:
+        self._open.pop(sandbox.id, None)
+        if problem == LOST and sandbox.owner is not None:
+            self.lost.add(sandbox.owner)
+
+    def _cold_s(self, owner: str | None) -> float:
+        life = owned_life(self._world, owner)
+        if self._warm and life is not None:
+            return life.start_warm_s
+        return self._world.cold_start_s(next(self._cold_starts)) if life is None else life.start_cold_s
 
     async def close(self) -> None:
         self._closed = True
@@ -283,6 +324,11 @@ class SimulatedProvider:
     def _check(self) -> None:
         if self._closed:
             raise SandboxError("the provider is closed")
+
+
+def owned_life(world: World, owner: str | None) -> Life | None:
+    """The life of an episode; None for nobody's."""
+    return None if owner is None else world.life(*parse_episode(owner))
 
 
 def _check_snapshot(snapshot: Snapshot | None) -> None:

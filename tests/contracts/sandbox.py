@@ -6,16 +6,26 @@ Each takes an open provider.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from agentrl.errors import SandboxError
-from agentrl.sandbox.provider import Image, SandboxProvider, SandboxSpec
+from agentrl.sandbox.provider import ExecResult, Image, Sandbox, SandboxProvider, SandboxSpec
 
 SPEC = SandboxSpec(image=Image(workdir="/app"))
 
 SandboxCheck = Callable[[SandboxProvider], Awaitable[None]]
+
+
+async def begun(sandbox: Sandbox, command: str, *, timeout_s: float) -> asyncio.Task[ExecResult]:
+    """A command in flight: a sandbox takes requests in their order, so one that answers a later probe has begun it."""
+    running = asyncio.create_task(sandbox.exec(command, timeout_s=timeout_s))
+    await asyncio.sleep(0)
+    assert await sandbox.probe()
+    return running
 
 
 async def a_command_that_ends_has_its_exit_code(provider: SandboxProvider) -> None:
@@ -56,20 +66,19 @@ async def a_cleared_folder_is_empty(provider: SandboxProvider) -> None:
 async def commands_wait_while_frozen(provider: SandboxProvider) -> None:
     sandbox = await provider.create(SPEC)
     await sandbox.freeze()
-    waiting = asyncio.create_task(sandbox.exec("sleep 0", timeout_s=20))
-    await asyncio.sleep(0.05)
-    assert not waiting.done()
-    assert await sandbox.probe()
+    waiting = await begun(sandbox, "sleep 0", timeout_s=20)
+    for _ in range(50):  # in which a command that does not wait would long be done
+        assert await sandbox.probe()
+        assert not waiting.done()
     await sandbox.thaw()
     assert (await waiting).exit_code == 0
 
 
 async def a_commands_clock_stops_with_it(provider: SandboxProvider) -> None:
     sandbox = await provider.create(SPEC)
-    running = asyncio.create_task(sandbox.exec("sleep 0.5", timeout_s=1.5))
-    await asyncio.sleep(0.2)
+    running = await begun(sandbox, "sleep 0.5", timeout_s=1.5)
     await sandbox.freeze()
-    await asyncio.sleep(1.8)
+    await asyncio.sleep(1.6)  # longer than the limit: real time on real sandboxes, for it is their clock that is tried
     await sandbox.thaw()
     result = await running
     assert (result.exit_code, result.timed_out) == (0, False)
@@ -77,8 +86,7 @@ async def a_commands_clock_stops_with_it(provider: SandboxProvider) -> None:
 
 async def closing_ends_a_command_in_flight(provider: SandboxProvider) -> None:
     sandbox = await provider.create(SPEC)
-    running = asyncio.create_task(sandbox.exec("sleep 600", timeout_s=900))
-    await asyncio.sleep(0.1)
+    running = await begun(sandbox, "sleep 600", timeout_s=900)
     await sandbox.close()
     with pytest.raises(SandboxError):
         await running
@@ -86,8 +94,7 @@ async def closing_ends_a_command_in_flight(provider: SandboxProvider) -> None:
 
 async def a_cancelled_command_makes_room_for_the_next(provider: SandboxProvider) -> None:
     sandbox = await provider.create(SPEC)
-    running = asyncio.create_task(sandbox.exec("sleep 600", timeout_s=900))
-    await asyncio.sleep(0.1)
+    running = await begun(sandbox, "sleep 600", timeout_s=900)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -110,6 +117,40 @@ async def closing_twice_and_using_it_after(provider: SandboxProvider) -> None:
         await sandbox.exec("sleep 0", timeout_s=20)
     with pytest.raises(SandboxError):
         await sandbox.write("/app/x", b"")
+
+
+async def a_session_goes_on_and_loses_only_what_a_lost_shell_changed(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    session = sandbox.session()
+    assert session.state == b""
+    first = await session.exec("sleep 0", timeout_s=20)
+    assert (first.exit_code, first.shell_reset) == (0, False)
+    state = session.state
+    assert state
+    lost = await session.exec("sleep 600", timeout_s=0.2)
+    assert (lost.exit_code, lost.timed_out, lost.shell_reset) == (None, True, True)
+    assert session.state == state
+    again = await sandbox.session(state=state).exec("sleep 0", timeout_s=20)
+    assert (again.exit_code, again.shell_reset) == (0, False)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+async def files_are_copied_out_once(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.write("/app/file", b"data")
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "file")
+        assert (await sandbox.download("/app/file", target)).num_files == 1
+        with pytest.raises(FileExistsError):
+            await sandbox.download("/app/file", target)
+        with pytest.raises(FileNotFoundError):
+            await sandbox.download("/no/such", Path(folder, "other"))
+        with pytest.raises(ValueError, match="/app/file"):
+            await sandbox.download("/app/file", Path(folder, "other"), max_bytes=3)
+        assert contents(Path(folder)) == {"file": b"data"}
 
 
 async def nothing_is_left_to_kill(provider: SandboxProvider) -> None:
@@ -145,6 +186,8 @@ SANDBOX_CHECKS: list[SandboxCheck] = [
     a_cancelled_command_makes_room_for_the_next,
     a_frozen_sandbox_can_be_closed,
     closing_twice_and_using_it_after,
+    a_session_goes_on_and_loses_only_what_a_lost_shell_changed,
+    files_are_copied_out_once,
     nothing_is_left_to_kill,
     sandboxes_do_not_share_files,
     closing_the_provider_closes_its_sandboxes,

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import SandboxError
+from agentrl.rollout.config import AgentConfig, Shell
+from agentrl.rollout.watched import WatchedSandbox
 from agentrl.sandbox.provider import ExecResult, Sandbox, Session
 from tests.fixtures.sandboxes import MODES, SPEC, bubblewrap
 
@@ -165,3 +167,15 @@ async def test_a_session_of_a_lost_sandbox_is_an_infrastructure_error(sandbox: S
         await running
     with pytest.raises(SandboxError):
         await run(session, "true")
+
+
+async def test_an_agent_acts_in_a_session_if_it_is_told_to(sandbox: Sandbox) -> None:
+    agent = WatchedSandbox(sandbox, AgentConfig(shell=Shell.session, tool_cpu_s=9), user=None)
+    for command in ("x=1; cd /tmp", "x=2; kill -9 $$"):
+        await agent.exec(command, timeout_s=20)
+    assert (await agent.exec("echo $x; pwd; ulimit -t", timeout_s=20)).stdout == b"1\n/tmp\n9\n"
+    assert (agent.commands.num_run, agent.commands.num_shell_resets) == (3, 1)
+    fresh = WatchedSandbox(sandbox, AgentConfig(tool_file_mb=1), user=None)
+    await fresh.exec("x=1; cd /tmp", timeout_s=20)
+    assert (await fresh.exec("echo $x; pwd; ulimit -t -f", timeout_s=20)).stdout.split()[:1] == [b"/app"]
+    assert fresh.commands.num_shell_resets == 0

@@ -23,6 +23,11 @@ def result(**fields: Any) -> ExecResult:
         ({"exit_code": 1}, "(exit code 1)"),
         ({"exit_code": None, "signal": 9}, "(killed by signal 9)"),
         ({"exit_code": None, "timed_out": True, "stdout": b"half"}, "half\n(killed after 3 s)"),
+        (
+            {"exit_code": None, "signal": 9, "shell_reset": True},
+            "(killed by signal 9)\n"
+            "(the shell was lost; the next command starts from the folder and variables before this one)",
+        ),
         ({"exit_code": 137, "oom": True}, "(killed: out of memory)"),
         ({"stdout": b"\xff"}, "\ufffd"),
         ({"stdout": b"x", "truncated": True, "bytes_total": 9}, "x\n(output of 9 bytes was cut)"),

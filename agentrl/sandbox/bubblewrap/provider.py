@@ -17,6 +17,7 @@ from agentrl.sandbox.bubblewrap import records
 from agentrl.sandbox.bubblewrap.host import Host, check_host
 from agentrl.sandbox.bubblewrap.layout import AGENT_UID, FILES, UNCOUNTED_MB, bwrap_argv
 from agentrl.sandbox.bubblewrap.link import SupervisorLink, open_link
+from agentrl.sandbox.bubblewrap.memory import available_bytes
 from agentrl.sandbox.bubblewrap.records import reap
 from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox
 from agentrl.sandbox.bubblewrap.transfer import Upload, pack
@@ -58,6 +59,7 @@ class BubblewrapProvider:
         self._slots = asyncio.Semaphore(config.max_sandboxes)
         self._names = itertools.count(1)
         self._open: set[str] = set()
+        self._num_starting = 0
         self._closed = False
 
     @property
@@ -70,6 +72,13 @@ class BubblewrapProvider:
     def num_open(self) -> int:
         """Sandboxes started and not yet closed."""
         return len(self._open)
+
+    @property
+    def room(self) -> int:
+        """See `SandboxProvider.room`. The machine must have free what a sandbox may use at most."""
+        slots = self._config.max_sandboxes - len(self._open) - self._num_starting
+        most_mb = self._config.memory_mb + self._config.disk_mb + UNCOUNTED_MB
+        return max(min(slots, available_bytes() // (most_mb << 20)), 0)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -90,12 +99,15 @@ class BubblewrapProvider:
             await asyncio.wait_for(self._slots.acquire(), timeout_s)
         except TimeoutError as error:
             raise SandboxError(f"all {self._config.max_sandboxes} sandboxes were in use for {timeout_s:g} s") from error
+        self._num_starting += 1
         try:
             async with self._starts:
                 sandbox = await self._start(spec)
         except BaseException:
             self._slots.release()
             raise
+        finally:
+            self._num_starting -= 1
         self._open.add(sandbox.id)
         return sandbox
 

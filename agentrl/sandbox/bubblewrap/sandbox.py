@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from agentrl.sandbox.bubblewrap.layout import ENV
 from agentrl.sandbox.bubblewrap.link import SupervisorLink
 from agentrl.sandbox.bubblewrap.session import BubblewrapSession
 from agentrl.sandbox.bubblewrap.transfer import PIECE_BYTES, Listed, Upload, append, destination, make, pieces, remove
-from agentrl.sandbox.provider import Download, ExecResult, Image, Snapshot
+from agentrl.sandbox.provider import NO_LIMITS, CommandLimits, Download, ExecResult, Image, Snapshot
 
 FILE_TIMEOUT_S = 30.0
 """For one transfer of files, or any other request that is not a command."""
@@ -36,6 +37,8 @@ class BubblewrapSandbox:
     ) -> None:
         self._link = link
         self._id = box_id
+        self._name = box_id
+        """In messages."""
         self._image = image
         self._output_limit_bytes = output_limit_bytes
         self._on_closed = on_closed
@@ -55,6 +58,7 @@ class BubblewrapSandbox:
         stdin: bytes | None = None,
         timeout_s: float,
         max_output_bytes: int | None = None,
+        limits: CommandLimits = NO_LIMITS,
     ) -> ExecResult:
         """See `Sandbox.exec`. What cannot be started exits with 126 or 127, as in a shell, and says why on stderr."""
         result, _ = await self._exec(
@@ -65,6 +69,7 @@ class BubblewrapSandbox:
             stdin=stdin,
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
+            limits=limits,
         )
         return result
 
@@ -75,6 +80,7 @@ class BubblewrapSandbox:
         env: dict[str, str] | None = None,
         user: str | None = None,
         state: bytes = b"",
+        limits: CommandLimits = NO_LIMITS,
     ) -> BubblewrapSession:
         """See `Sandbox.session`."""
 
@@ -90,6 +96,7 @@ class BubblewrapSandbox:
                 handoff=handoff,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
+                limits=limits,
             )
 
         return BubblewrapSession(run, {**ENV, **self._image.env, **(env or {})}, state)
@@ -105,6 +112,7 @@ class BubblewrapSandbox:
         handoff: bytes | None = None,
         timeout_s: float,
         max_output_bytes: int | None,
+        limits: CommandLimits,
     ) -> tuple[ExecResult, bytes]:
         """The result of a command, and what it handed off."""
         header, output = await self._request(
@@ -118,6 +126,7 @@ class BubblewrapSandbox:
             handoff=handoff is not None,
             timeout_s=timeout_s,
             max_output_bytes=self._output_limit_bytes if max_output_bytes is None else max_output_bytes,
+            limits=asdict(limits),
         )
         split, end = header["stdout_bytes"], len(output) - header["handoff_bytes"]
         result = ExecResult(
@@ -196,6 +205,14 @@ class BubblewrapSandbox:
             await asyncio.to_thread(append, target, data)
             offset += len(data)
 
+    async def assign(self, owner: str | None) -> None:
+        """See `Sandbox.assign`."""
+        header, _ = await self._ask("assign", within_s=PROBE_TIMEOUT_S)
+        if not header["alive"]:
+            raise SandboxError(f"sandbox {self._name} does not answer")
+        if owner is not None:
+            self._name = f"{self._id} of {owner}"
+
     async def probe(self) -> bool:
         """See `Sandbox.probe`."""
         try:
@@ -218,7 +235,7 @@ class BubblewrapSandbox:
 
     async def snapshot(self) -> Snapshot:
         """See `Sandbox.snapshot`."""
-        raise SandboxError(f"sandbox {self._id}: no snapshots without an overlay")
+        raise SandboxError(f"sandbox {self._name}: no snapshots without an overlay")
 
     async def close(self) -> None:
         """See `Sandbox.close`. Raises SandboxError only if a process of it outlives SIGKILL."""
@@ -228,12 +245,12 @@ class BubblewrapSandbox:
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     header, _ = await self._link.request("close", box=self._id)
                 if header["problem"]:
-                    raise SandboxError(f"sandbox {self._id}: {header['problem']}")
+                    raise SandboxError(f"sandbox {self._name}: {header['problem']}")
         except SandboxError:
             if not self._link.lost:  # else it died with its supervisor
                 raise
         except TimeoutError as error:
-            raise SandboxError(f"sandbox {self._id}: not closed after {_CLOSE_TIMEOUT_S:g} s") from error
+            raise SandboxError(f"sandbox {self._name}: not closed after {_CLOSE_TIMEOUT_S:g} s") from error
         finally:
             self._on_closed()
 
@@ -245,12 +262,12 @@ class BubblewrapSandbox:
             async with asyncio.timeout(within_s):
                 return await self._request(op, payload, **fields)
         except TimeoutError as error:
-            raise SandboxError(f"sandbox {self._id}: no answer to {op} in {within_s:g} s") from error
+            raise SandboxError(f"sandbox {self._name}: no answer to {op} in {within_s:g} s") from error
 
     async def _request(self, op: str, payload: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
         if self._closed:
-            raise SandboxError(f"sandbox {self._id} is closed")
+            raise SandboxError(f"sandbox {self._name} is closed")
         try:
             return await self._link.request(op, payload, box=self._id, **fields)
         except SandboxError as error:
-            raise SandboxError(f"sandbox {self._id}: {error.message}") from error
+            raise SandboxError(f"sandbox {self._name}: {error.message}") from error

@@ -15,6 +15,7 @@ from agentrl.sandbox.supervisor.command import Room
 from agentrl.sandbox.supervisor.connection import Connection
 from agentrl.sandbox.supervisor.door import open_door
 from agentrl.sandbox.supervisor.launch import IdMap, launch
+from agentrl.sandbox.supervisor.lifetime import Lifetime
 from agentrl.sandbox.supervisor.processes import describe_status
 from agentrl.sandbox.supervisor.reactor import Reactor
 
@@ -71,7 +72,7 @@ class Box:
         reactor.on_readable(self._launched.up_fd, self._first_process_runs)
         late, old = f"did not start in {start_timeout_s:g} s", f"its lifetime of {lifetime_s:g} s is over"
         self._start_timer = reactor.call_later(start_timeout_s, lambda: self.kill(late))
-        self._life_timer = reactor.call_later(lifetime_s, lambda: self.kill(old))
+        self._lifetime = Lifetime(reactor, lifetime_s, lambda: self.kill(old))
 
     @property
     def children(self) -> tuple[int, int]:
@@ -90,6 +91,11 @@ class Box:
         self._pending.add(header["id"])
         self._door.send(header, payload)
 
+    def assign(self, header: frames.Header) -> None:
+        """It was handed out: its lifetime begins, if it answers."""
+        self._lifetime.restart()
+        self.request({**header, "op": "probe"}, b"")
+
     def notify(self, header: frames.Header) -> None:
         """Tell the door something that it does not reply to."""
         if self._door is not None:
@@ -98,6 +104,10 @@ class Box:
     def freeze(self, header: frames.Header) -> None:
         """Stop or continue all its processes; commands that have not begun wait, and clocks stop."""
         self._frozen = header["frozen"]
+        if self._frozen:
+            self._lifetime.stand_still()
+        else:
+            self._lifetime.run()
         self.notify({"op": "frozen", "frozen": self._frozen})
         if self._cgroup.freezes:
             self._cgroup.freeze(self._frozen)
@@ -215,7 +225,7 @@ class Box:
             self._reactor.call_later(_REMOVE_RETRY_S, lambda: self._remove(tries - 1))
 
     def _leave(self, problem: str | None) -> None:
-        self._life_timer.cancel()
+        self._lifetime.end()
         self._reactor.forget(self._launched.up_fd)
         for fd in (self._launched.up_fd, self._launched.info_fd, self._launched.stderr_fd, self._outer_fd):
             os.close(fd)

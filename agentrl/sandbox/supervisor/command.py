@@ -62,6 +62,8 @@ class Command:
     env: dict[str, str]
     user: str | None
     """Name or number; None is root."""
+    limits: dict[str, int | None]
+    """memory_mb, cpu_s, pids, file_mb of its own; None for those that have none."""
 
 
 class UnknownUser(Exception):
@@ -79,6 +81,7 @@ def become(room: Room, command: Command, fds: dict[int, int], problem_fd: int) -
         os.setsid()
         room.cgroup.join()
         home = _take_identity(room, command.user)
+        _limit(room, command.limits)
         for target, fd in fds.items():
             os.dup2(fd, target)
         syscalls.default_signals()
@@ -157,10 +160,26 @@ def _take_identity(room: Room, user: str | None) -> str:
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
     syscalls.set_capabilities(ROOT_MASK if room.ranged and uid == 0 else 0)
-    if room.rlimits:
-        resource.setrlimit(resource.RLIMIT_AS, (room.limits.memory_bytes,) * 2)
-        resource.setrlimit(resource.RLIMIT_NPROC, (room.limits.pids,) * 2)
     return home
+
+
+def _limit(room: Room, own: dict[str, int | None]) -> None:
+    """Set the command's own limits; those of the sandbox too, where no cgroup holds them."""
+    memory_mb, cpu_s, file_mb = own["memory_mb"], own["cpu_s"], own["file_mb"]
+    memory_bytes = None if memory_mb is None else memory_mb << 20
+    _lower(resource.RLIMIT_AS, memory_bytes, room.limits.memory_bytes if room.rlimits else None)
+    _lower(resource.RLIMIT_NPROC, own["pids"], room.limits.pids if room.rlimits else None)
+    _lower(resource.RLIMIT_FSIZE, None if file_mb is None else file_mb << 20)
+    _lower(resource.RLIMIT_CPU, cpu_s, grace=1)
+
+
+def _lower(kind: int, *values: int | None, grace: int = 0) -> None:
+    """Set a limit to the least of the values that are given and of what it is; the hard one by `grace` above."""
+    given = [value for value in values if value is not None]
+    if given:
+        hard = resource.getrlimit(kind)[1]
+        most = min(given) if hard == resource.RLIM_INFINITY else min(*given, hard)
+        resource.setrlimit(kind, (most, most if hard == most else most + grace))
 
 
 def _find_user(user: str | None) -> tuple[int, int, str]:

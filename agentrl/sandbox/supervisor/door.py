@@ -107,7 +107,7 @@ class Door:
 
     def _exec(self, header: frames.Header, payload: bytes) -> None:
         request_id = header["id"]
-        command = Command(header["argv"], header["cwd"], header["env"], header["user"])
+        command = Command(header["argv"], header["cwd"], header["env"], header["user"], header["limits"])
         stdin = payload[: header["stdin_bytes"]] if header["stdin_bytes"] is not None else None
         handoff = payload[header["stdin_bytes"] or 0 :] if header["handoff"] else None
         request = ExecRequest(command, stdin, handoff, header["timeout_s"], header["max_output_bytes"])

@@ -66,6 +66,8 @@ class Server:
             self._boxes[name].notify(header)
         elif operation == "freeze":
             self._boxes[name].freeze(header)
+        elif operation == "assign":
+            self._boxes[name].assign(header)
         else:
             self._boxes[name].request(header, payload)
 
