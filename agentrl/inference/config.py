@@ -32,6 +32,7 @@ class Device(Enum):
     """Where SGLang computes."""
 
     cuda = "cuda"
+    """NVIDIA GPUs."""
     cpu = "cpu"
     """Small models, for tests: scripts/sglang/setup_cpu.sh makes the environment."""
 
