@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agentrl.sandbox.provider import DEFAULT_PATH, Copy
 from agentrl.sandbox.supervisor.launch import EMPTY_FD, INFO_FD, SECCOMP_FD
+from agentrl.sandbox.supervisor.stage import PRELOAD
 
 _GRADING_MB = {"/tests": 32, "/logs": 8, "/logs/verifier": 8, "/logs/agent": 8, "/logs/artifacts": 8}
 """Folders with space of their own. As mounts they can be emptied and filled, but not removed or renamed."""
@@ -115,7 +116,6 @@ def bwrap_argv(bwrap: str, *, disk_bytes: int, seccomp: bool, root: str | None, 
     argv += _plain_root(disk_bytes) if root is None else ["--bind", root, "/"]
     for path, size_mb in _GRADING_MB.items():
         argv += ["--perms", "0777" if path != "/tests" else "0755", "--size", str(size_mb << 20), "--tmpfs", path]
-    argv += ["--ro-bind-data", str(EMPTY_FD), "/etc/ld.so.preload"]  # or an agent could preload into the verifier
     argv += ["--proc", "/proc"]
     for path in _READ_ONLY_PROC:  # where the sandbox's root is the host's, only this keeps it from writing them
         argv += ["--ro-bind-try", path, path]
@@ -152,7 +152,7 @@ def _plain_root(disk_bytes: int) -> list[str]:
     argv += ["--perms", "0755", "--size", str(_ETC_MB << 20), "--tmpfs", "/etc"]
     for name in _PUBLIC_ETC:
         argv += _public_file(Path("/etc", name))
-    return argv
+    return [*argv, "--ro-bind-data", str(EMPTY_FD), PRELOAD]  # or an agent could preload into the verifier
 
 
 def _merged_folder(path: Path) -> list[str]:

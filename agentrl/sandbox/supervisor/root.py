@@ -8,7 +8,16 @@ from pathlib import Path
 
 from agentrl.sandbox.supervisor import mounts, syscalls
 from agentrl.sandbox.supervisor.merge import flush
-from agentrl.sandbox.supervisor.stage import MAX_LAYERS, Stack, Stage, assemble, become_root, copy_layer, flatten
+from agentrl.sandbox.supervisor.stage import (
+    MAX_LAYERS,
+    PRELOAD,
+    Stack,
+    Stage,
+    assemble,
+    become_root,
+    copy_layer,
+    flatten,
+)
 
 
 class Root:
@@ -47,7 +56,9 @@ class Root:
         ground, writable = self._stage.ground, self._writable_system
 
         def swap() -> None:
-            others = _other_mounts(first_pid, assembled=("/", "/usr", "/etc", *(f"/{n}" for n in ground.merged)))
+            others = _other_mounts(
+                first_pid, assembled=("/", "/usr", "/etc", PRELOAD, *(f"/{name}" for name in ground.merged))
+            )
             syscalls.unshare(syscalls.CLONE_NEWNS)
             root = assemble(ground, sealed, layer, writable_system=writable)
             _put_in_place(root, others, pidfd)

@@ -29,10 +29,12 @@ SYSTEM = "system"
 """The host's /usr, with the sandboxes' ids where the kernel can map them."""
 ROOT = "root"
 """Where a process with a mount namespace of its own puts a root together."""
+PRELOAD = "/etc/ld.so.preload"
+"""A mount that is empty and cannot be written, or an agent could preload code of its own into the verifier."""
 MAX_LAYERS = 50
 """The most layers of one root: mount options must fit in a page."""
 _STAGE_BYTES = 64 << 20
-_DISKS = "disks/"
+_DISKS, _EMPTY = "disks/", "empty"
 _PARTS = ("root", "usr")
 """Every layer has two trees: /usr is a file system of its own, because the host's is its lowest layer."""
 
@@ -131,7 +133,7 @@ class Stage:
             os.chroot(f"{BASE}/root")
             os.chdir("/")
             os.umask(0o022)
-            files.put(entries, content)
+            files.put([*entries, {"path": PRELOAD, "kind": "file", "mode": 0o644, "size": 0}], content)
 
         if not fork_and_wait(fill):
             raise OSError("the base of the sandboxes' files could not be made")
@@ -163,6 +165,7 @@ def enter_stage(folder: str, place: str, ids: IdMap, merged: tuple[str, ...], *,
         os.chdir(folder)
         if userxattr:
             os.setxattr(".", "user.overlay.trial", b"y")  # an overlay without them cannot replace a folder
+        Path(_EMPTY).touch()
         for name in (_DISKS, "layers", SYSTEM, ROOT):
             Path(name).mkdir()
         if ids.ranged and not userxattr:
@@ -195,6 +198,8 @@ def assemble(ground: Ground, stack: Stack, layer: str, *, writable_system: bool)
         if not writable_system:
             mounts.make_read_only(f"{ROOT}/{name}")
     mounts.bind(f"{ROOT}/etc", f"{ROOT}/etc")
+    mounts.bind(_EMPTY, f"{ROOT}{PRELOAD}")
+    mounts.make_read_only(f"{ROOT}{PRELOAD}")
     return mounts.clone_tree(ROOT, recursive=True)
 
 
