@@ -18,15 +18,16 @@ from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.chat import Message
 from agentrl.rollout.config import AgentConfig
 from agentrl.rollout.evidence import End, Evidence, Times
-from agentrl.rollout.grading import Grading, close, grade, scores, together
+from agentrl.rollout.grading import Grading, close, grade, scores
 from agentrl.rollout.hold import Hold
 from agentrl.rollout.observation import observe
-from agentrl.rollout.tool_calls import Action, Command, Finished, Malformed, parse
+from agentrl.rollout.tool_calls import Command, Finished, Malformed, parse
 from agentrl.rollout.trajectory import TrajectoryBuilder
 from agentrl.rollout.verdict import Cause, Verdict, decide, reward
 from agentrl.rollout.watched import WatchedSandbox
 from agentrl.sandbox.death import Death
 from agentrl.sandbox.provider import ExecResult, SandboxProvider
+from agentrl.tasks.rewards import together
 from agentrl.tasks.task import Step, Task, Verification
 from agentrl.tasks.verifier import not_started, prepare_step
 from agentrl.wire import Segment, Trajectory
@@ -174,9 +175,9 @@ class EpisodeRunner:
                     evidence = replace(evidence, end=End.NOT_BEGUN)
                     grading = Grading(verification=not_started(obstacle), alive_after=await watched.probe())
                 graded.append((step, grading.verification))
-                evidence = replace(
-                    evidence, **vars(grading) | {"verification": together(task, graded), "steps": scores(graded)}
-                )
+                so_far = together(task, [found for _, found in graded])
+                seen = vars(grading) | {"verification": so_far, "steps": scores(graded)}
+                evidence = replace(evidence, **seen)
                 if grading.verification.reward is None or evidence.end is not End.FINISHED:
                     break
                 if step is not None and not step.passes(grading.verification):
