@@ -12,10 +12,13 @@ import typer
 if TYPE_CHECKING:
     from agentrl.tasks.check import CheckResult
     from agentrl.tasks.config import Family
-    from agentrl.tasks.harbor import Skipped
+    from agentrl.tasks.folders import Skipped
     from agentrl.tasks.task import Task
 
 app = typer.Typer(help="Check task folders, and write shipped tasks to disk.", no_args_is_help=True)
+
+_MEMORY_MB, _DISK_MB = 2048, 1024
+"""Ceilings of the sandboxes that tasks are checked in: what public sets usually ask for. A run has its own."""
 
 JobsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, max=64, help="Tasks checked at once.")]
 CountOption = Annotated[int, typer.Option("--count", min=1, help="Tasks of the family.")]
@@ -76,7 +79,7 @@ def _find(name: str, count: int, seed: int, scratch: Path) -> tuple[list[Task], 
     from agentrl.errors import TaskError, UserError
     from agentrl.tasks.check import malformed_result, skipped_result
     from agentrl.tasks.families import FAMILIES, write_tasks
-    from agentrl.tasks.harbor import scan_tasks
+    from agentrl.tasks.folders import scan_tasks
 
     folder = Path(name)
     if not folder.is_dir():
@@ -84,7 +87,7 @@ def _find(name: str, count: int, seed: int, scratch: Path) -> tuple[list[Task], 
         folder = scratch
     malformed: list[Skipped] = []
     try:
-        tasks, skipped = scan_tasks(folder, malformed=malformed)
+        tasks, skipped = scan_tasks(folder, malformed=malformed, offline=True)
     except TaskError as error:
         raise UserError(error.message, hint=error.hint) from error
     return tasks, [*map(malformed_result, malformed), *map(skipped_result, skipped)]
@@ -106,7 +109,7 @@ async def _check(tasks: list[Task], jobs: int, state_dir: Path, *, quiet: bool) 
     from agentrl.sandbox.config import SandboxConfig
     from agentrl.tasks.check import check_tasks
 
-    provider = BubblewrapProvider(SandboxConfig(), state_dir=state_dir)
+    provider = BubblewrapProvider(SandboxConfig(memory_mb=_MEMORY_MB, disk_mb=_DISK_MB), state_dir=state_dir)
     try:
         with _progress(len(tasks), quiet=quiet) as advance:
             return await check_tasks(tasks, provider, jobs, on_result=lambda _: advance())
@@ -144,7 +147,8 @@ def _print_table(results: list[CheckResult]) -> None:
         table.add_column(title, overflow="fold")
     for result in results:
         status = "ok" if result.passed else f"{'failed' if result.failed else 'skipped'}: {result.reason}"
-        table.add_row(Text(result.task), _score(result.oracle), _score(result.noop), Text(status))
+        shown = "\n".join([status, *(f"note: {note}" for note in result.notes)])
+        table.add_row(Text(result.task), _score(result.oracle), _score(result.noop), Text(shown))
     Console(markup=False, highlight=False).print(table)
     passed = sum(result.passed for result in results)
     failed = sum(result.failed for result in results)

@@ -15,7 +15,7 @@ from agentrl.config.schema import JobConfig
 from agentrl.errors import TaskError, UserError
 from agentrl.model.config import Recipe
 from agentrl.tasks.config import Family
-from agentrl.tasks.harbor import scan_tasks
+from agentrl.tasks.folders import scan_tasks
 
 _MAX_HEADER_BYTES = 1 << 26
 
@@ -75,7 +75,7 @@ def _count_tasks(config: JobConfig) -> int | None:
     if config.tasks.family is not Family.none or config.tasks.path is None or not Path(config.tasks.path).is_dir():
         return None
     try:
-        tasks, _ = scan_tasks(Path(config.tasks.path))
+        tasks, _ = scan_tasks(Path(config.tasks.path), offline=config.tasks.offline)
     except TaskError as error:
         raise UserError(error.message, hint=error.hint) from error
     return sum(any(fnmatchcase(task.name, pattern) for pattern in config.tasks.include) for task in tasks)

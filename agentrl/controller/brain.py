@@ -6,22 +6,30 @@ So there is one brain: what is wired, recovered and run here is what runs in pro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
 from agentrl.config.schema import JobConfig
 from agentrl.controller.collector import Collector
+from agentrl.controller.config import num_swing
 from agentrl.controller.controller import Controller, Trainer
-from agentrl.controller.fleet import Fleet, Weights
+from agentrl.controller.fleet import Fleet
+from agentrl.controller.gpu_account import GpuAccount
+from agentrl.controller.gpu_time import TRAINER
 from agentrl.controller.groups import GroupBook
+from agentrl.controller.member import Weights
 from agentrl.controller.ready_pool import ReadyPool
 from agentrl.controller.records import LedgerRecords
 from agentrl.controller.recovery import Recovered, load_batch, recover
+from agentrl.controller.switching import Switching
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.controller.watchdog import Watchdog
+from agentrl.errors import LedgerError, Superseded
+from agentrl.ledger.accounts import Accounts
 from agentrl.ledger.ledger import Ledger
-from agentrl.observe.events import Observer, Observers
+from agentrl.observe.events import Event, Observer, Observers
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.episode import ChatFormat, EpisodeRunner
 from agentrl.sandbox.provider import SandboxProvider
@@ -55,10 +63,13 @@ class Brain:
     observer: Observer
     watchdog: Watchdog
     engines: Engines
+    account: GpuAccount
+    accounts: Accounts
     entropy: Random
 
     async def run(self, trainer: Trainer) -> None:
         """To the last step, with the trainer's end. Raises what any of the parts raises."""
+        self.account.start()
         controller = Controller(
             self.config,
             recovered=self.recovered,
@@ -66,22 +77,33 @@ class Brain:
             collector=self.collector,
             fleet=self.fleet,
             desk=self.desk,
+            switching=Switching(
+                self.config,
+                fleet=self.fleet,
+                collector=self.collector,
+                accounts=self.accounts,
+                observer=self.observer,
+            ),
             trainer=trainer,
             runner=self.runner,
             ledger=self.ledger,
             observer=self.observer,
             entropy=self.entropy,
         )
-        async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(self.watchdog.watch(), name="watchdog"),
-                tasks.create_task(self.engines.keep(self.fleet), name="engines"),
-            ]
-            trained = tasks.create_task(trainer.keep(), name="trainer")
-            await controller.run()
-            await trained
-            for task in background:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                background = [
+                    tasks.create_task(self.watchdog.watch(), name="watchdog"),
+                    tasks.create_task(self.engines.keep(self.fleet), name="engines"),
+                ]
+                trained = tasks.create_task(trainer.keep(), name="trainer")
+                await controller.run()
+                await trained
+                for task in background:
+                    task.cancel()
+        finally:
+            with contextlib.suppress(LedgerError, Superseded):  # why it cannot be written is said already
+                self.account.settle()
 
 
 def assemble(
@@ -98,7 +120,8 @@ def assemble(
 ) -> Brain:
     """Recover the run from its ledger. `start_weights` are those of version 0; `entropy` names batches."""
     watchdog = Watchdog(stall_timeout_s=config.schedule.stall_timeout_s)
-    observer = Observers(watchdog, observer)
+    late = _Late()
+    observer = Observers(watchdog, late, observer)
     book, pool = _group_book(config), _ready_pool(config)
     recovered = recover(ledger, book, pool)
     active_time = ActiveTime()
@@ -108,6 +131,8 @@ def assemble(
         turn_timeout_s=config.agent.turn_timeout_s,
         control_timeout_s=config.publish.timeout_s,
         on_failure=engines.report_failure,
+        swing=engine_names(config)[: num_swing(config.schedule.swing, config.inference.num_engines)],
+        kv_share=config.schedule.kv_share,
     )
     desk = TrainerDesk(
         epoch=ledger.epoch,
@@ -133,6 +158,10 @@ def assemble(
         ledger=ledger,
         observer=observer,
     )
+    accounts = Accounts(ledger)
+    account = late.account = GpuAccount(
+        _lanes(config), fleet=fleet, collector=collector, desk=desk, accounts=accounts, observer=observer
+    )
     return Brain(
         config=config,
         recovered=recovered,
@@ -145,8 +174,33 @@ def assemble(
         observer=observer,
         watchdog=watchdog,
         engines=engines,
+        account=account,
+        accounts=accounts,
         entropy=entropy,
     )
+
+
+def engine_names(config: JobConfig) -> tuple[str, ...]:
+    """Whoever starts engines gives them these names; the first ones are the swing engines."""
+    return tuple(f"engine-{index}" for index in range(config.inference.num_engines))
+
+
+def _lanes(config: JobConfig) -> dict[str, int]:
+    """Number of GPUs by lane."""
+    lanes = dict.fromkeys(engine_names(config), 1)
+    if num_swing(config.schedule.swing, config.inference.num_engines) == 0:
+        lanes[TRAINER] = config.trainer.world_size
+    return lanes
+
+
+class _Late:
+    """Passes events on to the account, which needs the parts that emit them."""
+
+    account: GpuAccount | None = None
+
+    def emit(self, event: Event) -> None:
+        if self.account is not None:
+            self.account.emit(event)
 
 
 def _group_book(config: JobConfig) -> GroupBook:

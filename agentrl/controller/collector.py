@@ -72,6 +72,21 @@ class Collector:
     def num_ready(self) -> int:
         return len(self._pool)
 
+    @property
+    def may_launch(self) -> bool:
+        """Whether anything more can be started for the batch that is being collected."""
+        return self._launching and (self._book.has_pending() or self.num_openable > len(self._book))
+
+    @property
+    def num_openable(self) -> int:
+        """Groups that may be open at once beside the ready ones."""
+        return self._schedule.window_groups - len(self._pool)
+
+    @property
+    def oldest_ready_version(self) -> int | None:
+        """Oldest policy version of any token in the ready groups."""
+        return self._pool.oldest_version
+
     # --- for the controller
 
     async def run(self) -> None:

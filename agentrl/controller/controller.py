@@ -1,13 +1,15 @@
 """The step loop: collect a batch, train on it, publish the weights. The brain's one thread of events.
 
-One path for both balances: `in_turn` suspends generation when the batch is complete, `overlap` when the new weights
-are there; both resume it after publication. Unfinished episodes cross the step either way.
+One path for every `schedule.swing`: when a batch is complete the swing engines, if there are any, go to the trainer;
+the others go on. After training the balance decides whether they come back before the next batch. Publication suspends
+those that generate. Unfinished episodes cross the step in any case.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -16,10 +18,11 @@ from agentrl.clock import monotonic, wall
 from agentrl.config.schema import JobConfig
 from agentrl.controller.admission import max_live_episodes
 from agentrl.controller.collector import Collector
-from agentrl.controller.config import num_swing
 from agentrl.controller.evaluate import evaluate
-from agentrl.controller.fleet import Fleet, Weights
+from agentrl.controller.fleet import Fleet
+from agentrl.controller.member import Weights
 from agentrl.controller.recovery import Recovered, load_batch
+from agentrl.controller.switching import Switching
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import StepRow
@@ -27,6 +30,9 @@ from agentrl.observe.events import BatchReady, Evaluated, Observer, Phase, Publi
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.tasks.task import Task
 from agentrl.wire import StepDone, TrainBatch
+
+_REVIEW_S = 1.0
+"""Between two looks at whether a second batch is still worth waiting for."""
 
 
 class Trainer(Protocol):
@@ -53,6 +59,7 @@ class Controller:
         collector: Collector,
         fleet: Fleet,
         desk: TrainerDesk,
+        switching: Switching,
         trainer: Trainer,
         runner: EpisodeRunner,
         ledger: Ledger,
@@ -62,12 +69,12 @@ class Controller:
         """`entropy` makes batch ids that no other run has."""
         self._config = config
         self._schedule = config.schedule
-        self._num_swing = num_swing(config.schedule.swing, config.inference.num_engines)
         self._recovered = recovered
         self._heldout = heldout
         self._collector = collector
         self._fleet = fleet
         self._desk = desk
+        self._switching = switching
         self._trainer = trainer
         self._runner = runner
         self._ledger = ledger
@@ -98,9 +105,10 @@ class Controller:
         began = monotonic()
         self._phase("collecting", f"step {step}")
         self._collector.collect_for(step)
-        await self._collector.wait_complete()
+        self._switching.collecting()
+        await self._until_complete(step)
         selection = self._collector.take()
-        if self._num_swing:
+        if len(self._fleet.swing) == self._config.inference.num_engines:
             self._collector.pause_launching()
         row = StepRow(
             step=step,
@@ -121,12 +129,27 @@ class Controller:
         )
         return row
 
+    async def _until_complete(self, step: int) -> None:
+        """Until a batch can be taken, and should be."""
+        complete = asyncio.create_task(self._collector.wait_complete())
+        try:
+            while not complete.done():
+                await asyncio.wait({complete}, timeout=self._switching.review_s)
+                if not complete.done():
+                    await self._switching.review(step)
+        finally:
+            complete.cancel()
+        while self._switching.wait_for_more(step):
+            await _pass(_REVIEW_S)
+
     async def _train_and_publish(self, row: StepRow) -> None:
-        if self._num_swing:
-            await self._fleet.suspend()
+        if self._fleet.swing and not self._fleet.lent:
+            self._phase("switching", f"step {row.step}")
+        await self._switching.to_training(row.step)
         self._phase("training", f"step {row.step}")
         began = monotonic()
         report = await self._train(load_batch(self._recovered.reader, row))
+        self._switching.trained(monotonic() - began)
         self._ledger.apply_step(row.step, weights_path=report.weights_path, metrics=report.metrics)
         self._observer.emit(
             StepApplied(
@@ -155,14 +178,22 @@ class Controller:
     async def _publish(self, weights: Weights) -> None:
         self._phase("publishing", f"version {weights.version}")
         began = monotonic()
-        await self._fleet.suspend()
-        engines = await self._fleet.publish(weights)
-        await self._fleet.resume()
+        last = weights.version == self._schedule.steps
+        returns = not last and self._switching.after_training(weights.version + 1)
+        self._switching.publishing()
+        async with asyncio.TaskGroup() as group:
+            if returns:
+                group.create_task(self._switching.take_back())
+            await self._fleet.suspend()
+            await self._fleet.publish(weights)
+            await self._fleet.resume()
+        engines = self._fleet.num_up
         self._ledger.publish_step(weights.version)
         if keep := self._config.observe.keep_trajectories:
             self._ledger.prune_trajectories(before_step=weights.version + 1 - keep)
         self._observer.emit(Published(version=weights.version, latency_s=monotonic() - began, engines=engines))
-        prune_weights(Path(weights.path).parent, keep=self._config.publish.keep_versions)
+        folder, keep_versions = Path(weights.path).parent, self._config.publish.keep_versions
+        prune_weights(folder, keep=keep_versions, in_use=self._fleet.weights_in_use)
 
     async def _evaluate(self, label: str) -> None:
         """Once per label and run; nothing else acts meanwhile."""
@@ -170,8 +201,8 @@ class Controller:
         if not tasks or label in self._recovered.evaluated:
             return
         self._collector.pause_launching()
+        await self._switching.take_back()
         self._phase("evaluating", label)
-        await self._fleet.resume()
         version = self._fleet.weights.version
         success = await evaluate(
             label,
@@ -191,8 +222,14 @@ class Controller:
         self._observer.emit(Phase(phase=phase, detail=detail))
 
 
-def prune_weights(folder: Path, *, keep: int) -> None:
-    """Remove all but the newest `keep` published versions."""
+async def _pass(seconds: float) -> None:
+    """Let time pass, for what changes with time alone."""
+    await asyncio.sleep(seconds)
+
+
+def prune_weights(folder: Path, *, keep: int, in_use: Collection[str] = ()) -> None:
+    """Remove all but the newest `keep` published versions, and those that a lent engine will come back with."""
     versions = sorted(path for path in folder.glob("v*") if path.is_dir())
     for path in versions[: len(versions) - keep]:
-        shutil.rmtree(path)
+        if str(path) not in in_use:
+            shutil.rmtree(path)

@@ -1,32 +1,46 @@
-"""The engines as one: where episodes sample, and how generation is suspended, resumed and given new weights.
+"""The engines as one: where episodes sample, and how engines are suspended, given new weights, lent and taken back.
 
-Order of a suspension: the gate closes (nothing new is sent), then every engine aborts what runs and holds what still
+Order of a publication: the gate closes (nothing new is sent), then every engine aborts what runs and holds what still
 arrives. What was sampled until then goes back to the episodes, which ask for the rest once the gate opens again.
+
+Order of lending: no episode is sent to the engine any more, it aborts what runs, and gives up its memory. Episodes that
+were there go on where there is room; the others wait, with clock and sandbox standing still. On return: memory, the
+newest weights, then episodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import nullcontext
+from enum import StrEnum
 from typing import Any
 
 from agentrl.clock import monotonic
-from agentrl.controller.routing import Routing
+from agentrl.controller.member import Duty, Member, Weights
+from agentrl.controller.places import Places
 from agentrl.errors import EngineError
 from agentrl.inference.engine import Engine, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
+from agentrl.rollout.hold import Hold
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Weights:
-    """What the engines must serve."""
+class EngineState(StrEnum):
+    """What an engine is doing, as far as the fleet can see."""
 
-    path: str
-    version: int
+    DOWN = "down"
+    BUSY = "busy"
+    """It has requests."""
+    FREE = "free"
+    """It has none, and would take one."""
+    HELD = "held"
+    """Weights are being changed."""
+    SWITCHING = "switching"
+    """On its way to the trainer, or back."""
+    LENT = "lent"
 
 
 class Fleet:
@@ -40,112 +54,237 @@ class Fleet:
         turn_timeout_s: float,
         control_timeout_s: float,
         on_failure: Callable[[str], None],
+        swing: Collection[str] = (),
+        kv_share: float = 1.0,
     ) -> None:
-        """`control_timeout_s` bounds each order to an engine (pause, resume, update); one that misses it leaves."""
+        """`control_timeout_s` bounds each order to an engine (pause, update, lend); one that misses it leaves.
+
+        `swing`: the engines that can be lent. `kv_share`: see `Places`.
+        """
         self.weights = weights
         """Read by whoever starts an engine; changed only by `publish`."""
+        self.sampled_tokens = 0
+        """Since the start, over all engines."""
+        self.swing = tuple(swing)
         self._active_time = active_time
         self._turn_timeout_s = turn_timeout_s
         self._control_timeout_s = control_timeout_s
         self._on_failure = on_failure
-        self._engines: dict[str, Engine] = {}
-        self._capacity: dict[str, int] = {}
-        self._routing = Routing()
+        self._members: dict[str, Member] = {}
+        self._dismissed: dict[str, Member] = {}
+        self._places = Places(kv_share=kv_share)
+        self._lent = False
+        self._crowded = False
+        """From the first engine that leaves for the trainer until the last one is back."""
+        self._waiting: dict[str, tuple[int, asyncio.Event]] = {}
+        """Episodes that found no room, with the length of their contexts."""
         self._gate = asyncio.Event()
         self._gate.set()
         self._any_up = asyncio.Event()
         self._on_change: Callable[[], None] = lambda: None
+        self._on_state: Callable[[], None] = lambda: None
 
     @property
     def num_up(self) -> int:
-        return len(self._engines)
+        """Engines in service."""
+        return len(self._places)
+
+    @property
+    def lent(self) -> bool:
+        """Whether the swing engines are the trainer's."""
+        return self._lent
+
+    @property
+    def num_waiting(self) -> int:
+        """Episodes that wait for room until the lent engines are back."""
+        return len(self._waiting)
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """KV capacity of the engines that are up, in tokens."""
-        return sum(self._capacity.values())
+        """KV capacity of the engines in service, in tokens."""
+        return self._places.capacity_tokens
+
+    @property
+    def weights_in_use(self) -> set[str]:
+        """Folders that some engine serves, or will come back with."""
+        return {self.weights.path, *(m.holds.path for m in self._members.values() if m.holds is not None)}
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Be told whenever an engine has come or gone. One listener."""
+        """Be told whenever an engine has come into service or left it. One listener."""
         self._on_change = on_change
 
+    def watch(self, on_state: Callable[[], None]) -> None:
+        """Be told whenever what `state` says of an engine has changed. One listener."""
+        self._on_state = on_state
+
+    def state(self, name: str) -> EngineState:
+        member = self._members.get(name)
+        if member is None:
+            return EngineState.DOWN
+        if name not in self._places:
+            return EngineState.LENT if member.lent and self._lent else EngineState.SWITCHING
+        if not self._gate.is_set():
+            return EngineState.HELD
+        return EngineState.BUSY if member.busy else EngineState.FREE
+
     async def wait_up(self) -> None:
-        """Until at least one engine is up."""
+        """Until at least one engine is in service."""
         await self._any_up.wait()
 
     # --- engines come and go
 
     async def admit(self, engine: Engine) -> None:
-        """Let a started engine serve. One that holds older weights gets the current ones first. Raises EngineError.
-
-        Every call takes time in which a suspension or a publication may begin or end: it enters the fleet only when
-        nothing has changed since it was made ready.
-        """
-        paused = False
-        while True:
-            weights, suspended = self.weights, not self._gate.is_set()
-            if await engine.version() != weights.version:
-                await _update(engine, weights)
-            if suspended != paused:
-                await (engine.pause() if suspended else engine.resume())
-                paused = suspended
-            load = await engine.load()
-            if weights is self.weights and suspended is not self._gate.is_set():
-                break
-        self._engines[engine.name] = engine
-        self._capacity[engine.name] = load.kv_tokens_capacity
-        self._routing.add(engine.name)
-        self._any_up.set()
-        self._on_change()
+        """Let a started engine serve, or wait with the trainer. One that holds older weights gets the current ones
+        first. Raises EngineError."""
+        before = self._dismissed.pop(engine.name, None)
+        member = before if before is not None and before.engine is engine else Member(engine)
+        duty = await self._prepare(member)
+        self._members[engine.name] = member
+        self._enter(member, duty)
 
     def dismiss(self, name: str) -> None:
         """The engine is gone, or not to be trusted until it is admitted again."""
-        self._routing.remove(name)
-        self._capacity.pop(name, None)
-        if self._engines.pop(name, None) is None:
+        member = self._members.pop(name, None)
+        if member is None:
             return
-        if not self._engines:
-            self._any_up.clear()
-        self._on_change()
+        member.distrust()
+        self._dismissed[name] = member
+        self._leave(name)
 
-    def _fail(self, name: str, problem: str) -> None:
-        if name in self._engines:
+    async def _prepare(self, member: Member) -> Duty:
+        """Bring an engine to its duty, and say which that is.
+
+        Every call takes time in which its duty or the weights may change: it is ready only when nothing has changed
+        since it was made so.
+        """
+        while True:
+            weights, duty = self.weights, self._duty(member.engine.name)
+            await member.bring(weights, duty)
+            if weights is self.weights and duty is self._duty(member.engine.name):
+                return duty
+
+    def _enter(self, member: Member, duty: Duty) -> None:
+        """Into service, unless it is lent."""
+        if duty is not Duty.LEND:
+            self._places.add(member.engine.name, member.capacity_tokens)
+            self._any_up.set()
+            self._grant()
+            self._on_change()
+        self._on_state()
+
+    async def _switch(self, member: Member) -> None:
+        """To or from the trainer, unless the engine is lost on the way."""
+        duty = await self._prepare(member)
+        if self._members.get(member.engine.name) is member:
+            self._enter(member, duty)
+
+    def _duty(self, name: str) -> Duty:
+        if self._lent and name in self.swing:
+            return Duty.LEND
+        return Duty.SERVE if self._gate.is_set() else Duty.HOLD
+
+    def _leave(self, *names: str) -> None:
+        """Out of service."""
+        for name in names:
+            self._places.remove(name)
+        if not self._places.engines:
+            self._any_up.clear()
+        self._grant()
+        self._on_change()
+        self._on_state()
+
+    def _fail(self, member: Member, problem: str) -> None:
+        name = member.engine.name
+        if self._members.get(name) is member:
             log.warning("engine %s: %s", name, problem)
             self.dismiss(name)
             self._on_failure(name)
 
     # --- sampling
 
-    async def sample(self, episode: str, rid: str, ids: list[int], params: SamplingParams) -> Generation:
-        """Sample on the episode's engine; on another one if that fails. Raises EngineError at the turn's deadline."""
-        deadline = self._active_time.read(monotonic()) + self._turn_timeout_s
+    async def sample(
+        self, episode: str, rid: str, ids: list[int], params: SamplingParams, hold: Hold | None = None
+    ) -> Generation:
+        """Sample on the episode's engine; on another one if that fails. Raises EngineError at the turn's deadline.
+
+        `hold` stands still while the episode waits for room; without it only a suspension stops the turn's clock.
+        """
+        active_now = hold.active_now if hold else self._active_now
+        deadline = active_now() + self._turn_timeout_s
         problem = "no engine is up"
-        hung: str | None = None
+        hung: Member | None = None
         while True:
-            name = None
-            await self._gate.wait()
-            remaining_s = deadline - self._active_time.read(monotonic())
+            name = await self._find_place(episode, len(ids), hold)
+            remaining_s = deadline - active_now()
             if remaining_s <= 0:
                 if hung is not None:
                     self._fail(hung, problem)
                 raise EngineError(f"turn not sampled in {self._turn_timeout_s:g} s of active time: {problem}")
+            member = self._members[name] if name is not None else None
             try:
-                async with asyncio.timeout(remaining_s):
+                async with asyncio.timeout(remaining_s) as timer:
+                    if member is not None:
+                        return await self._generate(member, rid, ids, params, timer)
                     await self._any_up.wait()
-                    name = self._routing.route(episode)
-                    if name is not None:
-                        return await self._engines[name].generate(rid, ids, params)
             except TimeoutError:
-                # Time may have stood still meanwhile: the loop's head decides.
+                # Time may have stood still meanwhile, or the engine was lent: the loop's head decides.
                 problem = f"no answer from {name}" if name else "no engine is up"
-                hung = name
+                hung = member
             except EngineError as error:
                 problem = str(error)
-                if name is not None:
-                    self._fail(name, problem)
+                if member is not None:
+                    self._fail(member, problem)
+
+    async def _generate(
+        self, member: Member, rid: str, ids: list[int], params: SamplingParams, timer: asyncio.Timeout
+    ) -> Generation:
+        was_busy = member.busy
+        try:
+            with member.request(timer):
+                if not was_busy:
+                    self._on_state()
+                generation = await member.engine.generate(rid, ids, params)
+        finally:
+            if not member.busy:
+                self._on_state()
+        self.sampled_tokens += len(generation.ids)
+        return generation
+
+    async def _find_place(self, episode: str, num_tokens: int, hold: Hold | None) -> str | None:
+        """The episode's engine. Waits while generation is suspended, and for room while engines are lent.
+
+        None if no engine is in service.
+        """
+        while True:
+            await self._gate.wait()
+            if not self._crowded or self._places.has(episode):
+                return self._places.place(episode, num_tokens)
+            ready = asyncio.Event()
+            self._waiting[episode] = num_tokens, ready
+            self._grant()
+            try:
+                if not ready.is_set():
+                    async with hold.waiting() if hold else nullcontext():
+                        await ready.wait()
+            finally:
+                del self._waiting[episode]
+
+    def _grant(self) -> None:
+        """Places for those who wait, the oldest first, as long as there is room."""
+        for episode in sorted(self._waiting):
+            num_tokens, ready = self._waiting[episode]
+            if self._crowded and not self._places.has(episode):
+                if not self._places.fits(num_tokens):
+                    return
+                self._places.place(episode, num_tokens)
+            ready.set()
+
+    def _active_now(self) -> float:
+        return self._active_time.read(monotonic())
 
     def forget(self, episode: str) -> None:
-        self._routing.forget(episode)
+        self._places.forget(episode)
+        self._grant()
 
     # --- suspension and publication
 
@@ -155,7 +294,8 @@ class Fleet:
             return
         self._gate.clear()
         self._active_time.pause(monotonic())
-        await self._each("pause", lambda engine: engine.pause())
+        self._on_state()
+        await self._each("pause", self._in_service(), lambda member: member.hold(True))
 
     async def resume(self) -> None:
         """Let generation go on. Idempotent."""
@@ -164,39 +304,59 @@ class Fleet:
         # The gate first: an engine that is admitted meanwhile must find it open. What comes too early is held.
         self._gate.set()
         self._active_time.resume(monotonic())
-        await self._each("resume", lambda engine: engine.resume())
+        self._on_state()
+        await self._each("resume", self._in_service(), lambda member: member.hold(False))
 
     async def publish(self, weights: Weights) -> int:
-        """Make every engine serve new weights; only while suspended. Returns how many do.
+        """Make every engine in service serve new weights; only while suspended. Returns how many do.
 
         An engine that fails, misses the deadline, or then reports another version is dismissed and reported as failed;
-        whoever restarts it starts it on the new weights.
+        whoever restarts it starts it on the new weights. Lent engines get theirs when they come back.
         """
         assert not self._gate.is_set(), "publish only while suspended"
         self.weights = weights
-        await self._each("update weights", lambda engine: _update(engine, weights))
-        return len(self._engines)
+        await self._each("update weights", self._in_service(), lambda member: member.serve(weights))
+        return len(self._places)
 
-    async def _each(self, what: str, act: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
-        """Do something with all engines at once; the ones that fail leave the fleet."""
+    # --- lending
 
-        async def guarded(name: str, engine: Engine) -> None:
+    async def lend(self) -> None:
+        """Give the swing engines' GPUs to the trainer. Idempotent. An engine that fails leaves the fleet."""
+        if self._lent:
+            return
+        self._lent = self._crowded = True
+        members = [self._members[name] for name in self.swing if name in self._members]
+        self._leave(*self.swing)
+        await self._each("lend", members, self._switch)
+
+    async def take_back(self) -> None:
+        """Let the swing engines serve again, with the newest weights. Idempotent."""
+        if not self._lent:
+            return
+        self._lent = False
+        self._on_state()
+        members = [self._members[name] for name in self.swing if name in self._members]
+        await self._each("take back", members, self._switch)
+        self._crowded = False
+        self._grant()
+
+    def _in_service(self) -> list[Member]:
+        return [self._members[name] for name in self._places.engines]
+
+    async def _each(
+        self, what: str, members: Iterable[Member], act: Callable[[Member], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Do something with engines, all at once; the ones that fail leave the fleet."""
+
+        async def guarded(member: Member) -> None:
             try:
                 async with asyncio.timeout(self._control_timeout_s):
-                    await act(engine)
+                    await act(member)
             except TimeoutError:
-                self._fail(name, f"{what}: deadline passed")
+                self._fail(member, f"{what}: deadline passed")
             except EngineError as error:
-                self._fail(name, f"{what}: {error}")
+                self._fail(member, f"{what}: {error}")
 
         async with asyncio.TaskGroup() as group:
-            for name, engine in list(self._engines.items()):
-                group.create_task(guarded(name, engine))
-
-
-async def _update(engine: Engine, weights: Weights) -> None:
-    """Load weights, and ask what is served then. Raises EngineError."""
-    await engine.update_weights(weights.path, weights.version)
-    served = await engine.version()
-    if served != weights.version:
-        raise EngineError(f"serves version {served} after an update to {weights.version}")
+            for member in members:
+                group.create_task(guarded(member))

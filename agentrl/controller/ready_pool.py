@@ -46,6 +46,11 @@ class ReadyPool:
         return len(self._ready)
 
     @property
+    def oldest_version(self) -> int | None:
+        """Smallest policy version of any sampled token in the ready groups."""
+        return min((group.oldest_version for group in self._ready.values()), default=None)
+
+    @property
     def num_consumed(self) -> int:
         """Groups dropped for lack of variance since the last batch."""
         return len(self._consumed)

@@ -29,8 +29,18 @@ class TrainerDesk:
         self._last_report: StepDone | None = None
         self._finished: str | None = None
         self._changed = asyncio.Event()
+        self._on_state: Callable[[], None] = lambda: None
         self.asked = asyncio.Event()
         """The trainer has asked for a batch. Cleared by whoever starts a trainer, to see the new one arrive."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is offered that the trainer has not applied yet."""
+        return self._done is not None and not self._done.done()
+
+    def watch(self, on_state: Callable[[], None]) -> None:
+        """Be told whenever `busy` has changed. One listener."""
+        self._on_state = on_state
 
     # --- controller
 
@@ -43,7 +53,9 @@ class TrainerDesk:
             # On disk since before a restart, and reported before it was offered again.
             self._done.set_result(self._last_report)
         self._notify()
+        self._on_state()
         report = await self._done
+        self._on_state()
         self._applied = batch.step
         return report
 

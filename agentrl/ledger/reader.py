@@ -45,6 +45,10 @@ class LedgerReader:
     def meta(self, key: str) -> str | None:
         return read_meta(self._db, key) if schema_version(self._db) else None
 
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Rows of a SELECT, for the other modules of this package."""
+        return self._db.execute(sql).fetchall()
+
     def groups(self, states: Iterable[str]) -> list[GroupRow]:
         """Groups in any of `states`, in launch order."""
         wanted = list(states)

@@ -34,7 +34,7 @@ class Phase(Event):
 
     kind: ClassVar[str] = "phase"
     phase: str
-    """preparing, starting, evaluating, collecting, training, publishing, stopping"""
+    """preparing, starting, evaluating, collecting, switching, training, publishing, stopping"""
     detail: str = ""
 
 
@@ -101,6 +101,43 @@ class Published(Event):
     latency_s: float
     engines: int
     """Engines that serve it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceDecided(Event):
+    """What the swing engines do next, and what that was decided from."""
+
+    kind: ClassVar[str] = "balance"
+    step: int
+    choice: str
+    """train, generate, return, stay"""
+    reason: str
+    predicted_s: float | None
+    """From now to the start of the next training; None where there was nothing to predict from."""
+    gain_s: float | None
+    """By so much the other choice is predicted to be slower."""
+    inputs: dict[str, float | int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceRealised(Event):
+    """What a decision's prediction came to."""
+
+    kind: ClassVar[str] = "balance_realised"
+    step: int
+    """The step whose training began."""
+    predicted_s: float
+    realised_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuTimeSpent(Event):
+    """What GPU time went to since the last such event."""
+
+    kind: ClassVar[str] = "gpu_time"
+    step: int
+    gpu_s: dict[str, float] = field(default_factory=dict)
+    """GPU seconds by use."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,16 @@ from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.chat import Message
 from agentrl.rollout.config import AgentConfig
 from agentrl.rollout.evidence import End, Evidence, Times
-from agentrl.rollout.grading import Grading, close, grade, scores, together
+from agentrl.rollout.grading import Grading, close, grade, scores
+from agentrl.rollout.hold import Hold
 from agentrl.rollout.observation import observe
-from agentrl.rollout.tool_calls import Action, Command, Finished, Malformed, parse
+from agentrl.rollout.tool_calls import Command, Finished, Malformed, parse
 from agentrl.rollout.trajectory import TrajectoryBuilder
 from agentrl.rollout.verdict import Cause, Verdict, decide, reward
 from agentrl.rollout.watched import WatchedSandbox
 from agentrl.sandbox.death import Death
 from agentrl.sandbox.provider import ExecResult, SandboxProvider
+from agentrl.tasks.rewards import together
 from agentrl.tasks.task import Step, Task, Verification
 from agentrl.tasks.verifier import not_started, prepare_step
 from agentrl.wire import Segment, Trajectory
@@ -34,8 +36,13 @@ from agentrl.wire import Segment, Trajectory
 class Sampler(Protocol):
     """Samples for episodes, on whichever engine; hides suspension, restarts and retries."""
 
-    async def sample(self, episode: str, rid: str, ids: list[int], params: SamplingParams) -> Generation:
-        """Waits while generation is suspended. Raises EngineError when the turn's deadline passes."""
+    async def sample(
+        self, episode: str, rid: str, ids: list[int], params: SamplingParams, hold: Hold | None = None
+    ) -> Generation:
+        """Waits while generation is suspended, and within `hold.waiting()` while other episodes have all the room.
+
+        Raises EngineError when the turn's deadline passes; SandboxError if the sandbox dies in the hold.
+        """
         ...
 
     def forget(self, episode: str) -> None:
@@ -135,12 +142,13 @@ class EpisodeRunner:
     async def run(self, spec: EpisodeSpec) -> EpisodeResult:
         """Act, verify, decide. Failures of sandbox or engine become a verdict; cancellation closes the sandbox."""
         prompt = self._chat.prompt(initial_messages(self._agent, spec.task.instruction))
-        attempt = _Attempt(spec=spec, builder=TrajectoryBuilder(prompt), started=self._active_now(), began=monotonic())
+        attempt = _Attempt(spec=spec, builder=TrajectoryBuilder(prompt), started=self._run_now(), began=monotonic())
         try:
             sandbox = await self._provider.create(replace(spec.task.spec, owner=spec.episode))
         except (SandboxError, ImageError) as error:
             return self._result(attempt, _lost(Evidence(), error))
         attempt.start_s = monotonic() - attempt.began
+        attempt.hold = Hold(sandbox, self._active_time)
         watched = WatchedSandbox(sandbox, self._agent, user=spec.task.agent_user)
         try:
             evidence = await self._attempt(attempt, watched)
@@ -167,9 +175,9 @@ class EpisodeRunner:
                     evidence = replace(evidence, end=End.NOT_BEGUN)
                     grading = Grading(verification=not_started(obstacle), alive_after=await watched.probe())
                 graded.append((step, grading.verification))
-                evidence = replace(
-                    evidence, **vars(grading) | {"verification": together(task, graded), "steps": scores(graded)}
-                )
+                so_far = together(task, [found for _, found in graded])
+                seen = vars(grading) | {"verification": so_far, "steps": scores(graded)}
+                evidence = replace(evidence, **seen)
                 if grading.verification.reward is None or evidence.end is not End.FINISHED:
                     break
                 if step is not None and not step.passes(grading.verification):
@@ -197,9 +205,9 @@ class EpisodeRunner:
         deadline = attempt.started + self._agent.episode_timeout_s
         limit_s = (step.agent_timeout_s if step else None) or attempt.spec.task.agent_timeout_s
         if limit_s is not None:
-            deadline = min(deadline, (self._active_now() if step else attempt.started) + limit_s)
+            deadline = min(deadline, (self._active_now(attempt) if step else attempt.started) + limit_s)
         while attempt.num_turns < self._agent.max_turns:
-            if self._active_now() >= deadline:
+            if self._active_now(attempt) >= deadline:
                 return End.TIME_BUDGET
             if len(attempt.builder.ids) >= self._agent.max_episode_tokens:
                 return End.TOKEN_BUDGET
@@ -211,9 +219,9 @@ class EpisodeRunner:
 
     async def _turn(self, attempt: _Attempt, watched: WatchedSandbox, deadline: float) -> End | None:
         """One generation and what it asked for; None to go on."""
-        began_at, began_wall, began = wall(), monotonic(), self._active_now()
+        began_at, began_wall, began = wall(), monotonic(), self._active_now(attempt)
         message, complete, attempt.closed = await self._generate(attempt)
-        generated = self._active_now()
+        generated = self._active_now(attempt)
         action = parse(self._agent.format, message, complete=complete)
         timeout_s: float | None = None
         result: ExecResult | None = None
@@ -225,7 +233,7 @@ class EpisodeRunner:
         elif isinstance(action, Malformed):
             observation = f"({action.reason})"
         end = End.FINISHED if isinstance(action, Finished) else self._append(attempt, observation or "")
-        ended = self._active_now()
+        ended = self._active_now(attempt)
         record = TurnRecord(
             episode=attempt.spec.episode,
             turn=attempt.num_turns,
@@ -263,7 +271,7 @@ class EpisodeRunner:
                 stop_token_ids=self._chat.stop_ids,
                 seed=request_seed(spec.seed, rid),
             )
-            generation = await self._sampler.sample(spec.episode, rid, builder.ids, params)
+            generation = await self._sampler.sample(spec.episode, rid, builder.ids, params, attempt.hold)
             builder.append_sampled(generation)
             segment += 1
             finish = generation.finish
@@ -302,7 +310,7 @@ class EpisodeRunner:
             trajectory=trajectory,
             num_turns=attempt.num_turns,
             num_tokens=len(attempt.builder.ids),
-            active_s=self._active_now() - attempt.started,
+            active_s=self._active_now(attempt) - attempt.started,
         )
 
     def _times(self, attempt: _Attempt, evidence: Evidence) -> Times:
@@ -310,11 +318,15 @@ class EpisodeRunner:
             start_s=attempt.start_s,
             generation_s=attempt.generation_s,
             tool_s=attempt.tool_s,
-            suspended_s=monotonic() - attempt.began - (self._active_now() - attempt.started),
+            suspended_s=monotonic() - attempt.began - (self._active_now(attempt) - attempt.started),
             verifier_s=evidence.verification.duration_s if evidence.verification else 0.0,
         )
 
-    def _active_now(self) -> float:
+    def _active_now(self, attempt: _Attempt) -> float:
+        """Without the time in which this episode waited for an engine that is lent."""
+        return attempt.hold.active_now() if attempt.hold else self._run_now()
+
+    def _run_now(self) -> float:
         return self._active_time.read(monotonic())
 
 
@@ -328,6 +340,8 @@ class _Attempt:
     """In active time."""
     began: float
     """In the clock's time."""
+    hold: Hold | None = None
+    """None until there is a sandbox."""
     num_turns: int = 0
     closed: bool = True
     """Whether the last message's ids end as the chat template ends a message."""

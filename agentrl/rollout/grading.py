@@ -16,7 +16,7 @@ from agentrl.errors import SandboxError
 from agentrl.rollout.evidence import StepScore
 from agentrl.rollout.watched import WatchedSandbox
 from agentrl.sandbox.provider import Sandbox
-from agentrl.tasks.task import Step, StepRewards, Task, Verification
+from agentrl.tasks.task import Step, Task, Verification
 from agentrl.tasks.verifier import verify
 
 log = logging.getLogger(__name__)
@@ -74,17 +74,6 @@ async def close(sandbox: Sandbox) -> None:
         await sandbox.close()
     except SandboxError as error:
         log.warning("%s", error)
-
-
-def together(task: Task, verifications: list[tuple[Step | None, Verification]]) -> Verification:
-    """One verification out of those of a task's steps; the last one's problem is that of all."""
-    *_, (_, last) = verifications
-    if len(verifications) == 1 or last.reward is None:
-        return last
-    rewards = [verification.reward for _, verification in verifications if verification.reward is not None]
-    combined = rewards[-1] if task.step_rewards is StepRewards.FINAL else sum(rewards) / len(rewards)
-    duration_s = sum(verification.duration_s for _, verification in verifications)
-    return replace(last, reward=combined, duration_s=duration_s)
 
 
 def scores(verifications: list[tuple[Step | None, Verification]]) -> tuple[StepScore, ...]:

@@ -44,7 +44,7 @@ class Cause(StrEnum):
     UNREWARDED = "unrewarded"
     """The verifier wrote a reward below 1."""
     VERIFIER_BROKEN_BY_AGENT = "verifier_broken_by_agent"
-    """The verifier gave no reward for what the agent left, twice, and did give one in an untouched sandbox: reward 0."""
+    """The verifier gave none for what the agent left, twice, and did give one in an untouched sandbox: reward 0."""
     SANDBOX_OUT_OF_MEMORY = "sandbox_out_of_memory"
     """The agent's memory took the whole sandbox down, first process included: reward 0."""
     SANDBOX_ENDED_BY_AGENT = "sandbox_ended_by_agent"

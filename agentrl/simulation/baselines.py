@@ -18,6 +18,7 @@ from agentrl.clock import monotonic
 from agentrl.inference.engine import Engine, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec, TurnRecord
+from agentrl.rollout.hold import Hold
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import SandboxSpec, Snapshot
 from agentrl.simulation.bound import bound
@@ -92,7 +93,9 @@ class RoundRobin:
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._next = itertools.cycle(engines)
 
-    async def sample(self, episode: str, rid: str, ids: list[int], params: SamplingParams) -> Generation:
+    async def sample(
+        self, episode: str, rid: str, ids: list[int], params: SamplingParams, hold: Hold | None = None
+    ) -> Generation:
         return await next(self._next).generate(rid, ids, params)
 
     def forget(self, episode: str) -> None:

@@ -6,6 +6,7 @@ The ledger and the trainer's disk outlive everything; all else starts again when
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -67,6 +68,7 @@ class FaultyRun:
         self.lives: list[Simulation] = []
         """One for each controller so far."""
         self._died = asyncio.Event()
+        self._numbers = itertools.count()
         self._node = ""
 
     async def run(self, faults: Sequence[Fault]) -> None:
@@ -85,7 +87,7 @@ class FaultyRun:
 
     async def _live(self) -> None:
         """One controller's life, to its end or its death."""
-        self._node = f"controller-{len(self.lives)}"
+        self._node = f"controller-{next(self._numbers)}"  # one may be killed before it counts as a life
         self._died.clear()
         running = spawn(self._node, self._start(), name=self._node)
         died = asyncio.create_task(self._died.wait())

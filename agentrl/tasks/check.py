@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from agentrl.errors import SandboxError, UserError
+from agentrl.errors import ImageError, SandboxError, UserError
 from agentrl.sandbox.provider import ExecResult, SandboxProvider
-from agentrl.tasks.harbor import Skipped
+from agentrl.tasks.folders import Skipped
+from agentrl.tasks.harbor import WITHOUT_NETWORK
+from agentrl.tasks.rewards import together
 from agentrl.tasks.task import Task, Verification
-from agentrl.tasks.verifier import run_oracle, verify
+from agentrl.tasks.verifier import not_started, prepare_step, run_oracle, verify
 
 _SHOWN_CHARS = 200
 
@@ -30,6 +32,8 @@ class CheckResult:
     """Reward after its own solution; None if there was none."""
     noop: float | None = None
     """Reward after nothing; None if there was none."""
+    notes: tuple[str, ...] = ()
+    """What it asks for and gets in another way, keys that nobody knows, and what its tests lacked."""
 
     @property
     def passed(self) -> bool:
@@ -72,24 +76,50 @@ def malformed_result(found: Skipped) -> CheckResult:
 
 
 async def _check(task: Task, provider: SandboxProvider) -> CheckResult:
-    if not (task.solution / "solve.sh").is_file():
-        return CheckResult(task=task.name, runnable=True, reason="has no solution/solve.sh to check it with")
+    result = CheckResult(task=task.name, runnable=True, reason=None, notes=_notes(task))
+    if not all(task.oracle(step) for step in task.steps or (None,)):
+        return replace(result, reason=f"has no {task.solution_script} to check it with")
     try:
+        await provider.prepare(task.spec.image)
         noop, _ = await _score(task, provider, solve=False)
         oracle, solved = await _score(task, provider, solve=True)
+    except ImageError as error:
+        return replace(result, runnable=False, reason=str(error))
     except (SandboxError, UserError) as error:
-        return CheckResult(task=task.name, runnable=True, reason=str(error))
+        return replace(result, reason=str(error))
+    result = replace(result, oracle=oracle.reward, noop=noop.reward)
+    if missing := list(dict.fromkeys((*oracle.missing, *noop.missing))):
+        result = replace(result, notes=(*result.notes, f"its tests asked in vain for: {', '.join(missing)}"))
+        if "missing_tool" in (oracle.problem, noop.problem):
+            return replace(result, runnable=False, reason=f"its tests need what is not here: {', '.join(missing)}")
     reason = _problem("doing nothing", noop, wanted=0.0) or _problem("its solution", oracle, wanted=1.0, solved=solved)
-    return CheckResult(task=task.name, runnable=True, reason=reason, oracle=oracle.reward, noop=noop.reward)
+    if reason is not None and any(WITHOUT_NETWORK in note for note in task.notes):
+        return replace(result, runnable=False, reason=f"asks for a network, and without one {reason}")
+    return replace(result, reason=reason)
+
+
+def _notes(task: Task) -> tuple[str, ...]:
+    unknown = f"keys that nobody knows: {', '.join(task.unknown_keys)}"
+    return (*task.notes, *([unknown] if task.unknown_keys else []))
 
 
 async def _score(task: Task, provider: SandboxProvider, *, solve: bool) -> tuple[Verification, ExecResult | None]:
+    """What a task's steps come to together, and what the last solution did."""
     sandbox = await provider.create(task.spec)
+    graded: list[Verification] = []
+    solved: ExecResult | None = None
     try:
-        solved = await run_oracle(task, sandbox) if solve else None
-        return await verify(task, sandbox), solved
+        for step in task.steps or (None,):
+            if step and (obstacle := await prepare_step(task, step, sandbox)):
+                graded.append(not_started(obstacle))
+                break
+            solved = await run_oracle(task, sandbox, step) if solve else None
+            graded.append(await verify(task, sandbox, step))
+            if graded[-1].reward is None or (step and not step.passes(graded[-1])):
+                break
     finally:
         await sandbox.close()
+    return together(task, graded), solved
 
 
 def _problem(after: str, found: Verification, *, wanted: float, solved: ExecResult | None = None) -> str | None:

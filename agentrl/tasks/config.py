@@ -25,7 +25,11 @@ class TasksConfig:
     """Shipped generator, or none."""
 
     path: Text | None = None
-    """Folder that holds task folders in Harbor's format. Only with family none."""
+    """Folder that holds task folders, Harbor's or Terminal-Bench 1's. Only with family none."""
+
+    offline: bool = False
+    """Take tasks that may use a network too, and give them none; off: they are left out, with the reason. Check them
+    first: `agentrl tasks check` says which score without. Only with family none."""
 
     include: list[str] = field(default_factory=lambda: ["*"])
     """Shell patterns; tasks whose name matches any of them are used."""

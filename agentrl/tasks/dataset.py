@@ -12,7 +12,7 @@ from agentrl.errors import TaskError, UserError
 from agentrl.tasks.config import Family, TasksConfig
 from agentrl.tasks.families import FAMILIES, digest, write_tasks
 from agentrl.tasks.families.files import TaskFiles
-from agentrl.tasks.harbor import Skipped, load_task, scan_tasks
+from agentrl.tasks.folders import Skipped, load_task, scan_tasks
 from agentrl.tasks.task import Task
 
 _FIRST_LOOK = 256
@@ -45,6 +45,8 @@ def load_dataset(config: TasksConfig, *, workspace: Path) -> Dataset:
 def _load_family(config: TasksConfig, workspace: Path) -> Dataset:
     if config.path is not None:
         raise UserError(f"tasks.path is set, and so is tasks.family {config.family.value}", hint="leave one out")
+    if config.offline:
+        raise UserError("tasks.offline is set, but shipped tasks use no network", hint="leave it out")
     chosen = _generate(config, config.num_train + config.num_heldout)
     folder = workspace / f"{config.family.value}-{digest(chosen)}"
     if not folder.exists():
@@ -78,7 +80,7 @@ def _load_path(config: TasksConfig) -> Dataset:
     path = Path(config.path)
     if not path.is_dir():
         raise UserError(f"tasks.path: {path}: no such folder", hint=_similar(path))
-    tasks, skipped = scan_tasks(path)
+    tasks, skipped = scan_tasks(path, offline=config.offline)
     if not tasks:
         raise UserError(f"tasks.path: {path}: none of its tasks can run here", hint=f"first: {skipped[0].reason}")
     chosen = [task for task in tasks if _included(task.name, config.include)]

@@ -1,4 +1,4 @@
-"""Task folders in Harbor's format: task.toml, instruction.md, environment/, tests/test.sh, solution/solve.sh.
+"""Task folders in Harbor's format: task.toml, instruction.md, environment/, tests/test.sh, solution/solve.sh, steps/.
 
 What a task asks for is given or refused, never dropped: a setting that sandboxes of this machine cannot honour raises
 NotRunnable with its name. Keys that nobody knows are kept in `Task.unknown_keys`.
@@ -8,106 +8,103 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agentrl.errors import TaskError
 from agentrl.sandbox.provider import Image, SandboxSpec
-from agentrl.tasks.dockerfile import NotRunnable, read_dockerfile
-from agentrl.tasks.task import Task
+from agentrl.tasks.compose import check_compose
+from agentrl.tasks.dockerfile import read_dockerfile, refused
+from agentrl.tasks.rewards import KEY
+from agentrl.tasks.task import Step, StepRewards, Task
 from agentrl.tasks.toml_table import Table
 
-_COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
-_USERS = ("root", "agent", "nobody", "daemon")
+_BASE_USERS = ("root", "agent", "nobody", "daemon")
 _HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _SIZE_MB = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
+_VERIFIER_TIMEOUT_S = 600.0
+WITHOUT_NETWORK = "runs without a network"
+"""What a note says of a task that asks for one."""
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A task folder that cannot run here, or that is wrong, and why."""
+def load_harbor(folder: Path, *, offline: bool = False) -> Task:
+    """Read one task folder. Raises NotRunnable if it cannot run here; TaskError, with file and key, if it is wrong.
 
-    folder: Path
-    reason: str
-
-
-def load_task(folder: Path) -> Task:
-    """Read one task folder. Raises NotRunnable if it cannot run here; TaskError, with file and key, if it is wrong."""
+    `offline`: a task that may use a network gets none, which its notes say, instead of being refused.
+    """
     file = folder / "task.toml"
     table = Table(_parse(file), file=file)
-    instruction = _text(folder / "instruction.md")
-    if not (folder / "tests" / "test.sh").is_file():
-        raise TaskError(f"{folder}: has no tests/test.sh")
-    if table.items("steps") or table.string("multi_step_reward_strategy") or (folder / "steps").is_dir():
-        raise _refused("a task of several steps")
     table.ignore("version", "schema_version", "metadata", "artifacts", "source")
     about = table.table("task")
-    about.ignore("description", "authors", "keywords")
+    about.ignore("description", "authors", "keywords", "version")
     agent, verifier = table.table("agent"), table.table("verifier")
     solution = table.table("solution")
+    environment = table.table("environment")
+    notes = [*_network(environment, offline), *_network(agent, offline), *_network(verifier, offline)]
+    steps = _steps(folder, table)
+    spec = _environment(folder / "environment", environment, notes)
     task = Task(
         name=about.string("name") or folder.name,
         folder=folder,
-        instruction=instruction,
-        spec=_environment(folder / "environment", table.table("environment")),
+        instruction=steps[0].instruction if steps else _text(folder / "instruction.md"),
+        spec=spec,
         agent_timeout_s=agent.number("timeout_sec", positive=True),
-        agent_user=_user(agent),
-        verifier_timeout_s=verifier.number("timeout_sec", positive=True) or 600.0,
+        agent_user=_user(agent, spec.image),
+        verifier_timeout_s=verifier.number("timeout_sec", positive=True) or _VERIFIER_TIMEOUT_S,
         verifier_env=_env(verifier, "env"),
-        verifier_user=_user(verifier),
+        verifier_user=_user(verifier, spec.image),
         solution_env=_env(solution, "env"),
+        steps=steps,
+        step_rewards=_step_rewards(table),
+        notes=tuple(notes),
     )
-    _refuse_network(agent)
     if verifier.string("environment_mode") not in (None, "shared"):
-        raise _refused("verifier.environment_mode separate")
+        raise refused("verifier.environment_mode separate")
     if verifier.items("collect"):
-        raise _refused("verifier.collect")
+        raise refused("verifier.collect")
+    for step in task.steps or (None,):
+        if task.grader(step) is None:
+            raise TaskError(f"{step.folder if step else folder}: has no tests/test.sh")
     return replace(task, unknown_keys=tuple(table.unknown()))
 
 
-def scan_tasks(path: Path, *, malformed: list[Skipped] | None = None) -> tuple[list[Task], list[Skipped]]:
-    """All tasks of a folder (itself a task, or one folder per task below it), in the order of names; and the skipped.
-
-    Raises TaskError for no task at all, for a folder that is wrong, and for two tasks of one name; with a list as
-    `malformed`, the latter two are put there instead.
-    """
-    if not path.is_dir():
-        raise TaskError(f"{path}: no such folder")
-    folders = [path] if (path / "task.toml").is_file() else sorted(p.parent for p in path.glob("*/task.toml"))
-    if not folders:
-        raise TaskError(f"{path}: holds no task", hint="a task is a folder with a task.toml")
-    by_name: dict[str, Task] = {}
-    skipped: list[Skipped] = []
-    for folder in folders:
-        try:
-            task = _load_readable(folder)
-            other = by_name.setdefault(task.name, task)
-            if other is not task:
-                raise TaskError(f"{task.folder} and {other.folder}: both are named {task.name}")
-        except NotRunnable as error:
-            skipped.append(Skipped(folder, error.message))
-        except TaskError as error:
-            if malformed is None:
-                raise
-            malformed.append(Skipped(folder, error.message))
-    return list(by_name.values()), skipped
+def _steps(folder: Path, table: Table) -> tuple[Step, ...]:
+    """The steps that task.toml lists; empty for a task of one."""
+    listed = table.tables("steps")
+    if not listed and (folder / "steps").is_dir():
+        raise table.error("steps", "is missing, but there is a folder steps/")
+    return tuple(_step(folder, one) for one in listed)
 
 
-def _load_readable(folder: Path) -> Task:
-    """As `load_task`; TaskError also for files that cannot be read at all."""
+def _step(folder: Path, table: Table) -> Step:
+    name = table.string("name")
+    if name is None or "/" in name or name in ("", ".", ".."):
+        raise table.error("name", f"must name a folder in steps/, not {name!r}")
+    agent, verifier = table.table("agent"), table.table("verifier")
+    if list(table.table("healthcheck").unknown()):
+        raise refused("steps.healthcheck")
+    table.ignore("artifacts", "healthcheck")
+    own = folder / "steps" / name
+    return Step(
+        name=name,
+        instruction=_text(own / "instruction.md"),
+        folder=own,
+        agent_timeout_s=agent.number("timeout_sec", positive=True),
+        verifier_timeout_s=verifier.number("timeout_sec", positive=True),
+        verifier_env=_env(verifier, "env"),
+        min_reward=table.number_or_numbers("min_reward", KEY),
+    )
+
+
+def _step_rewards(table: Table) -> StepRewards:
+    name = table.string("multi_step_reward_strategy")
     try:
-        return load_task(folder)
-    except OSError as error:
-        raise TaskError(f"{error.filename or folder}: cannot be read: {error.strerror or error}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise TaskError(f"{folder}: cannot be read: {error}") from error
-
-
-def load_tasks(path: Path) -> list[Task]:
-    """As `scan_tasks`, without those that cannot run here."""
-    return scan_tasks(path)[0]
+        return StepRewards(name or StepRewards.MEAN)
+    except ValueError:
+        wanted = " or ".join(StepRewards)
+        raise table.error("multi_step_reward_strategy", f"must be {wanted}, not {name!r}") from None
 
 
 def _parse(file: Path) -> dict[str, Any]:
@@ -131,23 +128,23 @@ def _text(file: Path) -> str:
     return text
 
 
-def _environment(folder: Path, table: Table) -> SandboxSpec:
-    if table.string("docker_image"):
-        raise _refused("environment.docker_image")
-    for name in _COMPOSE_FILES:
-        if (folder / name).exists():
-            raise _refused(f"services ({name})")
+def _environment(folder: Path, table: Table, notes: list[str]) -> SandboxSpec:
+    image_name = table.string("docker_image")
+    if image_name and not (folder / "Dockerfile").is_file():
+        raise refused(f"environment.docker_image {image_name}, without a Dockerfile to make it from")
+    if image_name:
+        notes.append(f"docker_image {image_name}: made from environment/Dockerfile instead")
+    check_compose(folder, service="main")
     if table.string("os") not in (None, "linux"):
-        raise _refused(f"environment.os {table.string('os')}")
+        raise refused(f"environment.os {table.string('os')}")
     if table.number("gpus"):
-        raise _refused("environment.gpus")
+        raise refused("environment.gpus")
     for key in ("mcp_servers", "gpu_types"):
         if table.items(key):
-            raise _refused(f"environment.{key}")
+            raise refused(f"environment.{key}")
     if list(table.table("healthcheck").unknown()):
-        raise _refused("environment.healthcheck")
-    _refuse_network(table)
-    table.ignore("build_timeout_sec", "healthcheck")  # nothing is built
+        raise refused("environment.healthcheck")
+    table.ignore("build_timeout_sec", "healthcheck", "skills_dir")  # sandbox.build_timeout_s bounds every build
     return SandboxSpec(
         image=_image(folder, table),
         memory_mb=_megabytes(table, "memory_mb", "memory"),
@@ -165,23 +162,23 @@ def _image(folder: Path, table: Table) -> Image:
     return replace(image, env={**image.env, **_env(table, "env")}, workdir=workdir or image.workdir)
 
 
-def _refuse_network(table: Table) -> None:
-    """No network is what every sandbox has; wanting one, in the new or the old way, cannot be honoured."""
+def _network(table: Table, offline: bool) -> list[str]:
+    """No network is what every sandbox has. Wanting one, in the new or the old way, is refused, or noted `offline`."""
     mode = table.string("network_mode")
     if mode not in (None, "no-network", "public", "allowlist"):
         raise table.error("network_mode", f"must be public, no-network or allowlist, not {mode!r}")
-    if mode in ("public", "allowlist"):
-        raise _refused(f"network_mode {mode}")
-    if table.flag("allow_internet"):
-        raise _refused("allow_internet")
-    if table.items("allowed_hosts"):
-        raise _refused("allowed_hosts")
+    wanted = [f"network_mode {mode}"] if mode in ("public", "allowlist") else []
+    wanted += ["allow_internet"] if table.flag("allow_internet") else []
+    wanted += ["allowed_hosts"] if table.items("allowed_hosts") else []
+    if wanted and not offline:
+        raise refused(f"{wanted[0]} (tasks.offline=true runs it without a network)")
+    return [f"{what}: {WITHOUT_NETWORK}" for what in wanted]
 
 
-def _user(table: Table) -> str | None:
+def _user(table: Table, image: Image) -> str | None:
     user = table.string("user")
-    if user is not None and user not in _USERS and not user.isdigit():
-        raise _refused(f"user {user}: the base has {', '.join(_USERS)}")
+    if user is not None and user not in _BASE_USERS and not user.isdigit() and not image.steps:
+        raise refused(f"user {user}: the base has {', '.join(_BASE_USERS)}")
     return user
 
 
@@ -191,7 +188,7 @@ def _env(table: Table, key: str) -> dict[str, str]:
     for name, value in table.strings(key).items():
         for variable, default in _HOST_VARIABLE.findall(value):
             if f"${{{variable}}}" in value:
-                raise _refused(f"{name} wants the host's ${variable}")
+                raise refused(f"{name} wants the host's ${variable}")
             value = value.replace(f"${{{variable}:-{default}}}", default)  # noqa: PLW2901
         found[name] = value
     return found
@@ -207,7 +204,3 @@ def _megabytes(table: Table, key: str, legacy: str) -> int | None:
             raise table.error(legacy, f'must be a size like "2G", not {text!r}')
         number = float(match[1]) * _SIZE_MB[match[2].upper()]
     return None if number is None else max(1, round(number))
-
-
-def _refused(what: str) -> NotRunnable:
-    return NotRunnable(f"not runnable by the bubblewrap provider: {what}")

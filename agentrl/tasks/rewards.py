@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from agentrl.tasks.task import StepRewards, Task, Verification
 
 KEY = "reward"
 """The key that decides where a verifier writes several numbers."""
@@ -73,6 +75,17 @@ def parse_pytest(output: bytes) -> Score:
         return Score(problem="missing")
     passed = bool({"PASSED", "XPASS"}.intersection(states)) and not _FAILED.intersection(states)
     return _finite(float(passed))
+
+
+def together(task: Task, verifications: Sequence[Verification]) -> Verification:
+    """One verification out of those of a task's steps, as its strategy says; the last one's problem is that of all."""
+    last = verifications[-1]
+    if len(verifications) == 1 or last.reward is None:
+        return last
+    rewards = [verification.reward for verification in verifications if verification.reward is not None]
+    combined = rewards[-1] if task.step_rewards is StepRewards.FINAL else sum(rewards) / len(rewards)
+    duration_s = sum(verification.duration_s for verification in verifications)
+    return replace(last, reward=combined, duration_s=duration_s)
 
 
 def _number(value: object) -> Score:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,16 @@ class Table:
         table = Table(value or {}, file=self._file, name=self._path(key))
         self._tables.append(table)
         return table
+
+    def tables(self, key: str) -> list[Table]:
+        """A list of tables; empty if it is not there."""
+        found = []
+        for index, values in enumerate(self.items(key)):
+            if not isinstance(values, dict):
+                raise self.error(key, f"must be a list of tables, not of {values!r}")
+            found.append(Table(values, file=self._file, name=f"{self._path(key)}[{index}]"))
+        self._tables += found
+        return found
 
     def ignore(self, *keys: str) -> None:
         """These keys are understood, and have no effect here."""
@@ -51,6 +62,15 @@ class Table:
             wanted = "a positive number" if positive else f"a number of at least {at_least:g}"
             raise self.error(key, f"must be {wanted}, not {value!r}")
         return float(value)
+
+    def number_or_numbers(self, key: str, name: str) -> dict[str, float]:
+        """A finite number, as that of `name`, or a table of such; empty if it is not there."""
+        value = self._get(key, (int, float, dict), "a number or a table of numbers")
+        numbers = value if isinstance(value, dict) else {} if value is None else {name: value}
+        for number in numbers.values():
+            if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+                raise self.error(key, f"must be a number or a table of numbers, not {number!r}")
+        return {one: float(number) for one, number in numbers.items()}
 
     def strings(self, key: str) -> dict[str, str]:
         """A table of names and scalars, as strings."""

@@ -15,6 +15,7 @@ from agentrl.sandbox import offline
 from agentrl.sandbox.provider import ExecResult, Sandbox
 from agentrl.tasks.rewards import Score, parse_json, parse_pytest, parse_text
 from agentrl.tasks.task import LOGS, SOLUTION, TESTS, Grader, RewardSource, Step, Task, Verification
+from agentrl.tasks.terminal_bench import script_of
 
 __all__ = ["LOGS", "SOLUTION", "TESTS", "not_started", "prepare_step", "run_oracle", "verify"]
 
@@ -90,17 +91,19 @@ async def run_oracle(task: Task, sandbox: Sandbox, step: Step | None = None) -> 
     script = task.oracle(step)
     if script is None:
         return None
-    if script.parent.name == "solution":
+    path = f"{SOLUTION}/{script.name}"
+    if script.suffix == ".yaml":
+        path = f"{SOLUTION}/solution.sh"
+        await sandbox.write(path, script_of(script).encode())
+    elif script.parent.name == "solution":
         await sandbox.upload(script.parent, SOLUTION)
     else:
-        await sandbox.upload(script, f"{SOLUTION}/{script.name}")
+        await sandbox.upload(script, path)
     env: dict[str, str] = {}
     if offline.needed([script]):
         env = await offline.bring(sandbox, STAND_INS, path=task.spec.image.env.get("PATH"))
     timeout_s = (step.agent_timeout_s if step else None) or task.agent_timeout_s or _ORACLE_TIMEOUT_S
-    return await sandbox.exec(
-        _script(f"{SOLUTION}/{script.name}", task), cwd="/", env={**env, **task.solution_env}, timeout_s=timeout_s
-    )
+    return await sandbox.exec(_script(path, task), cwd="/", env={**env, **task.solution_env}, timeout_s=timeout_s)
 
 
 async def prepare_step(task: Task, step: Step, sandbox: Sandbox) -> str | None:

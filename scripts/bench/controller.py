@@ -20,8 +20,9 @@ from pathlib import Path
 from agentrl.config.schema import JobConfig
 from agentrl.controller.collector import Collector
 from agentrl.controller.config import ScheduleConfig
-from agentrl.controller.fleet import Fleet, Weights
+from agentrl.controller.fleet import Fleet
 from agentrl.controller.groups import GroupBook
+from agentrl.controller.member import Weights
 from agentrl.controller.ready_pool import ReadyPool
 from agentrl.controller.records import LedgerRecords
 from agentrl.ledger.ledger import Ledger

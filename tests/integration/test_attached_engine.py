@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import JobConfig
-from agentrl.controller.fleet import Fleet, Weights
+from agentrl.controller.fleet import Fleet
+from agentrl.controller.member import Weights
 from agentrl.controller.supervise import AttachedEngine
 from agentrl.errors import ProcessFailed
 from agentrl.inference.config import EngineBackend, InferenceConfig

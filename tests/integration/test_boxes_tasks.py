@@ -11,7 +11,7 @@ from agentrl.rollout.observation import observe
 from agentrl.sandbox.provider import SandboxProvider
 from agentrl.tasks.check import check_tasks
 from agentrl.tasks.families import boxes, write_tasks
-from agentrl.tasks.harbor import load_tasks
+from agentrl.tasks.folders import load_tasks
 from agentrl.tasks.task import Task
 from agentrl.tasks.verifier import verify
 from tests.fixtures.sandboxes import bubblewrap

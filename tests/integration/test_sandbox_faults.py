@@ -129,7 +129,7 @@ def group_files(state_dir: Path, *names: str) -> list[str]:
 
 
 async def test_a_task_lowers_limits_and_cannot_raise_them(provider: BubblewrapProvider, tmp_path: Path) -> None:
-    uncounted_mb = 96
+    uncounted_mb = 104
     await provider.create(SandboxSpec(image=Image(), memory_mb=64, disk_mb=8, cpus=0.25))
     await provider.create(SandboxSpec(image=Image(), memory_mb=9999, disk_mb=9999))
     if provider.limits_by == "rlimits":

@@ -15,7 +15,7 @@ from agentrl.tasks.check import check_tasks
 from agentrl.tasks.config import Family
 from agentrl.tasks.families import FAMILIES, write_tasks
 from agentrl.tasks.families.shell_basics import KINDS
-from agentrl.tasks.harbor import load_tasks
+from agentrl.tasks.folders import load_tasks
 from tests.fixtures.sandboxes import bubblewrap
 from tests.fixtures.task_folders import WRITE_ONE, make_task
 
@@ -53,7 +53,7 @@ def folder_of_all_kinds(folder: Path) -> str:
     make_task(folder / "impossible", test=JUDGE, solve="#!/bin/sh\necho '[red]no[/tmp]' >&2\n")
     make_task(folder / "silent", test="#!/bin/sh\n", solve=solve)
     make_task(folder / "unsolved", test=JUDGE)
-    make_task(folder / "hungry", dockerfile="FROM x\nRUN apt-get install -y jq\n")
+    make_task(folder / "hungry", dockerfile="FROM x\nVOLUME /data\n")
     return str(folder)
 
 
@@ -68,6 +68,7 @@ def test_json_tells_all_and_a_failure_exits_with_one(tmp_path: Path) -> None:
         "malformed": False,
         "oracle": 1.0,
         "noop": 0.0,
+        "notes": [],
     }
     assert found["generous"]["reason"] == "doing nothing scores 1, not 0"
     assert found["impossible"]["reason"] == "its solution scores 0, not 1: [red]no[/tmp]"
@@ -76,10 +77,11 @@ def test_json_tells_all_and_a_failure_exits_with_one(tmp_path: Path) -> None:
     assert found["hungry"] == {
         "task": "hungry",
         "runnable": False,
-        "reason": "not runnable by the bubblewrap provider: RUN apt-get install -y jq",
+        "reason": "not runnable by the bubblewrap provider: VOLUME /data",
         "malformed": False,
         "oracle": None,
         "noop": None,
+        "notes": [],
     }
 
 
@@ -96,7 +98,7 @@ def test_a_malformed_task_fails_and_the_others_are_checked(tmp_path: Path) -> No
     make_task(tmp_path / "copies-nothing", dockerfile="FROM x\nCOPY nothing.txt /app/\n")
     (make_task(tmp_path / "no-instruction") / "instruction.md").unlink()
     (make_task(tmp_path / "no-test") / "tests" / "test.sh").unlink()
-    make_task(tmp_path / "hungry", dockerfile="FROM x\nRUN true\n")
+    make_task(tmp_path / "hungry", dockerfile="FROM x\nVOLUME /data\n")
     code, output = run("check", str(tmp_path), "--json")
     found = {result["task"]: result for result in json.loads(output)}
     assert code == 1 and found["good"]["reason"] is None and found["hungry"]["malformed"] is False
@@ -124,13 +126,13 @@ def test_why_a_solution_failed_is_said(tmp_path: Path) -> None:
 
 def test_all_well_exits_with_zero(tmp_path: Path) -> None:
     make_task(tmp_path / "good", test=JUDGE, solve="#!/bin/sh\ntouch done\n")
-    make_task(tmp_path / "hungry", dockerfile="FROM x\nRUN true\n")
+    make_task(tmp_path / "hungry", dockerfile="FROM x\nVOLUME /data\n")
     code, output = run("check", str(tmp_path))
     assert code == 0 and "1 ok, 0 failed, 1 skipped" in output
 
 
 def test_nothing_that_can_run_exits_with_one(tmp_path: Path) -> None:
-    make_task(tmp_path / "hungry", dockerfile="FROM x\nRUN true\n")
+    make_task(tmp_path / "hungry", dockerfile="FROM x\nVOLUME /data\n")
     assert run("check", str(tmp_path))[0] == 1
 
 

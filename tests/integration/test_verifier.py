@@ -9,7 +9,7 @@ import pytest
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox.provider import Sandbox
-from agentrl.tasks.harbor import load_task
+from agentrl.tasks.folders import load_task
 from agentrl.tasks.task import Task, Verification
 from agentrl.tasks.verifier import run_oracle, verify
 from tests.fixtures.sandboxes import bubblewrap

@@ -95,7 +95,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
             "swing": draw(st.sampled_from(["all", "none", "1"])),
             "max_policy_lag": draw(st.integers(0, 3)),
             "drop_zero_variance": draw(st.booleans()),
-            "max_refill": draw(st.sampled_from([1.0, 3.0])),
+            "max_refill": draw(st.sampled_from([3.0, 6.0])),  # less, and luck alone ends runs as barren
             "max_infra_retries": draw(st.sampled_from([0, 1, 3])),
             "eval_tasks": draw(st.sampled_from([0, 3])),
             "stall_timeout_s": 7200.0,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
+from agentrl.observe.config import ObserveConfig
 from agentrl.observe.events import Event
 from agentrl.observe.files import event_json
 from agentrl.simulation.baselines import Baseline, run_baseline
@@ -70,10 +72,11 @@ def test_the_trace_does_not_depend_on_the_process() -> None:
 @pytest.mark.parametrize("swing", ["all", "none", "1"])
 def test_a_run_makes_its_steps_and_trains_what_was_drawn(swing: str) -> None:
     chosen = scenario(steps=4, schedule={"swing": swing}, machines=["trainer.step_s=20"])
+    whole = replace(chosen.config, observe=ObserveConfig())
 
     async def main() -> None:
         ledger = Ledger.take(":memory:")
-        simulation = build(chosen, ledger)
+        simulation = build(replace(chosen, config=whole), ledger)
         await simulation.run()
         reader = LedgerReader.of(ledger)
         world = World(chosen.workload, seed=0)

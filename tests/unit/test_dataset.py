@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,15 @@ def test_neither_and_both(tmp_path: Path) -> None:
         load_dataset(TasksConfig(), workspace=tmp_path)
     with pytest.raises(UserError, match="leave one out"):
         load_dataset(TasksConfig(family=Family.boxes, path="x"), workspace=tmp_path)
+
+
+def test_tasks_that_may_use_a_network_are_left_out_unless_they_shall_do_without(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_task(tmp_path / name, toml="[environment]\nallow_internet = true")
+    make_task(tmp_path / "c")
+    config = TasksConfig(path=str(tmp_path), num_heldout=0)
+    refusing = load_dataset(config, workspace=tmp_path / "w")
+    assert [task.name for task in refusing.train] == ["c"] and len(refusing.skipped) == 2
+    assert len(load_dataset(replace(config, offline=True), workspace=tmp_path / "w").train) == 3
+    with pytest.raises(UserError, match=r"tasks\.offline"):
+        load_dataset(TasksConfig(family=Family.boxes, offline=True), workspace=tmp_path / "w")

@@ -34,7 +34,9 @@ class Script:
         self.asked: list[tuple[str, list[int], SamplingParams]] = []
         self.forgotten: list[str] = []
 
-    async def sample(self, episode: str, rid: str, ids: list[int], params: SamplingParams) -> Generation:
+    async def sample(
+        self, episode: str, rid: str, ids: list[int], params: SamplingParams, hold: object = None
+    ) -> Generation:
         self.asked.append((rid, list(ids), params))
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
@@ -225,7 +227,9 @@ async def test_cancelled_episode_closes_its_sandbox(tmp_path: Path) -> None:
     provider = BrokenProvider()
 
     class Never(Script):
-        async def sample(self, episode: str, rid: str, ids: list[int], params: SamplingParams) -> Generation:
+        async def sample(
+            self, episode: str, rid: str, ids: list[int], params: SamplingParams, hold: object = None
+        ) -> Generation:
             reached.set()
             await asyncio.Event().wait()
             raise AssertionError

@@ -11,7 +11,7 @@ from agentrl.tasks.config import Family
 from agentrl.tasks.families import FAMILIES, digest, write_tasks
 from agentrl.tasks.families.files import TaskFiles
 from agentrl.tasks.families.shell_basics import KINDS
-from agentrl.tasks.harbor import load_tasks
+from agentrl.tasks.folders import load_tasks
 
 
 @pytest.mark.parametrize("family", FAMILIES)

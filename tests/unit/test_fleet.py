@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from agentrl.controller.fleet import Fleet, Weights
+from agentrl.controller.fleet import Fleet
+from agentrl.controller.member import Weights
 from agentrl.errors import EngineError
 from agentrl.inference.engine import Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
@@ -83,7 +84,7 @@ async def test_publication_changes_the_version_of_what_is_sampled_next() -> None
     await fleet.suspend()
     assert await fleet.publish(Weights("/w1", 1)) == 2
     await fleet.resume()
-    assert (await fleet.sample("e", RID, [5], PARAMS)).version == 1
+    assert (await fleet.sample("e", RID, [5], PARAMS)).versions == [1] * 3
 
 
 async def test_engine_that_cannot_take_new_weights_leaves_the_fleet() -> None:
@@ -118,7 +119,7 @@ async def test_engine_that_comes_late_gets_the_current_weights_before_it_serves(
     await fleet.publish(Weights("/w7", 7))
     await fleet.resume()
     await fleet.admit(engine())
-    assert (await fleet.sample("e", RID, [5], PARAMS)).version == 7
+    assert (await fleet.sample("e", RID, [5], PARAMS)).versions == [7] * 3
 
 
 async def test_engine_admitted_while_suspended_serves_only_after_the_resumption() -> None:

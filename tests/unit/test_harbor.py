@@ -8,7 +8,9 @@ import pytest
 
 from agentrl.errors import TaskError
 from agentrl.tasks.dockerfile import NotRunnable
-from agentrl.tasks.harbor import Skipped, load_task, load_tasks, scan_tasks
+from agentrl.tasks.folders import Skipped, load_task, load_tasks, scan_tasks
+from agentrl.tasks.task import StepRewards
+from tests.fixtures.public_style import STEPS, write_folder
 from tests.fixtures.task_folders import make_task
 
 EVERYTHING = """
@@ -112,7 +114,7 @@ def test_legacy_sizes(tmp_path: Path, text: str, mb: int) -> None:
         ('[verifier.env]\nKEY = "${API_KEY}"', "API_KEY"),
         ('[environment.env]\nKEY = "${API_KEY}"', "API_KEY"),
         ('[agent]\nuser = "postgres"', "user postgres"),
-        ('[[steps]]\nname = "one"', "several steps"),
+        ('[[steps]]\nname = "one"\n[steps.healthcheck]\ncommand = "x"', "steps.healthcheck"),
     ],
 )
 def test_what_cannot_be_given_is_refused_by_name(tmp_path: Path, toml: str, reason: str) -> None:
@@ -127,8 +129,57 @@ def test_services_are_refused(tmp_path: Path, name: str) -> None:
         load_task(folder)
 
 
-def test_step_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotRunnable, match="several steps"):
+def test_a_compose_file_of_the_container_alone_is_no_obstacle(tmp_path: Path) -> None:
+    compose = "services:\n  main:\n    build: {context: .}\n    command: [sleep, infinity]\n"
+    assert load_task(make_task(tmp_path / "t", files={"environment/docker-compose.yaml": compose})).name == "t"
+
+
+@pytest.mark.parametrize("key", ["ports: [80]", "privileged: true", "cap_add: [ALL]", "volumes: ['/:/host']"])
+def test_what_a_compose_file_asks_beyond_that_is_refused(tmp_path: Path, key: str) -> None:
+    compose = f"services:\n  main:\n    {key}\n"
+    with pytest.raises(NotRunnable, match=key.partition(":")[0]):
+        load_task(make_task(tmp_path / "t", files={"environment/docker-compose.yaml": compose}))
+
+
+def test_a_second_service_is_refused_by_name(tmp_path: Path) -> None:
+    compose = "services:\n  main: {}\n  database: {image: postgres}\n"
+    with pytest.raises(NotRunnable, match="database"):
+        load_task(make_task(tmp_path / "t", files={"environment/docker-compose.yaml": compose}))
+
+
+def test_a_prebuilt_image_is_made_from_its_dockerfile(tmp_path: Path) -> None:
+    toml = '[environment]\ndocker_image = "x:1"'
+    task = load_task(make_task(tmp_path / "t", toml=toml, dockerfile="FROM x\nWORKDIR /app\n"))
+    assert task.spec.image.workdir == "/app" and "docker_image x:1" in task.notes[0]
+
+
+@pytest.mark.parametrize("asks", ['network_mode = "public"', "allow_internet = true", 'allowed_hosts = ["a"]'])
+def test_offline_a_task_that_may_use_a_network_gets_none_and_says_so(tmp_path: Path, asks: str) -> None:
+    folder = make_task(tmp_path / "t", toml=f"[environment]\n{asks}")
+    with pytest.raises(NotRunnable, match=r"tasks\.offline"):
+        load_task(folder)
+    (note,) = load_task(folder, offline=True).notes
+    assert note.endswith("runs without a network")
+
+
+def test_steps_are_read_with_their_settings(tmp_path: Path) -> None:
+    task = load_task(write_folder(tmp_path / "t", STEPS))
+    first, second = task.steps
+    assert (task.instruction, task.step_rewards) == ("Write one to one.txt.", StepRewards.MEAN)
+    assert (first.agent_timeout_s, first.min_reward) == (30.0, {"reward": 1.0})
+    assert (second.verifier_timeout_s, second.verifier_env, second.min_reward) == (
+        30.0,
+        {"WANT": "two"},
+        {"reward": 0.5},
+    )
+    grader = task.grader(second)
+    assert grader is not None and [path.parent.name for path, _ in grader.uploads] == ["t", "second"]
+    assert (grader.timeout_s, grader.env) == (30.0, {"WANT": "two"})
+    assert task.oracle(second) == second.folder / "solution" / "solve.sh"
+
+
+def test_step_folders_without_a_list_are_wrong(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="steps"):
         load_task(make_task(tmp_path / "t", files={"steps/one/instruction.md": "x"}))
 
 
@@ -149,6 +200,9 @@ def test_step_folders_are_refused(tmp_path: Path) -> None:
         ("[environment]\nenv = [1]", "environment.env"),
         ("[environment.env]\nA = [1]", "environment.env A"),
         ("agent = 3", "agent"),
+        ('multi_step_reward_strategy = "best"', "multi_step_reward_strategy"),
+        ('[[steps]]\nname = "../up"', "steps[0].name"),
+        ("[[steps]]\nname = 3", "steps[0].name"),
         ("[task]\nname = 3", "task.name"),
     ],
 )

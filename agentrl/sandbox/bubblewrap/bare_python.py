@@ -18,5 +18,5 @@ def command(module: str, function: str, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What such a process needs of ours: nothing but the way to Python's own library."""
-    return {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    """What such a process needs of ours: the ways to Python's own library and to newuidmap."""
+    return {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}

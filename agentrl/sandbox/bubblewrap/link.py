@@ -105,15 +105,15 @@ class SupervisorLink:
                 future.set_exception(SandboxError(self._lost))
 
 
-async def open_link(base_name: str, *, cgroups: bool) -> tuple[SupervisorLink, frames.Header]:
-    """Start a supervisor whose control groups, if it is to have any, are named `base_name`; and its greeting.
+async def open_link(settings: dict[str, Any]) -> tuple[SupervisorLink, frames.Header]:
+    """Start a supervisor with the settings that its `main` takes; and its greeting.
 
     Raises SandboxError if it does not greet.
     """
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(  # noqa: ASYNC220 (vfork and exec take a millisecond)
-            bare_python.command("main", "main", str(theirs.fileno()), base_name if cgroups else ""),
+            bare_python.command("main", "main", str(theirs.fileno()), json.dumps(settings)),
             env=bare_python.environment(),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,

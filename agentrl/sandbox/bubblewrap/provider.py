@@ -9,18 +9,21 @@ import os
 import platform
 import re
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agentrl.errors import ImageError, SandboxError, UserError
 from agentrl.sandbox.bubblewrap import records
 from agentrl.sandbox.bubblewrap.host import Host, check_host
-from agentrl.sandbox.bubblewrap.layout import AGENT_UID, FILES, UNCOUNTED_MB, bwrap_argv
+from agentrl.sandbox.bubblewrap.layout import UNCOUNTED_MB, bwrap_argv, merged_folders, root_place
 from agentrl.sandbox.bubblewrap.link import SupervisorLink, open_link
 from agentrl.sandbox.bubblewrap.memory import available_bytes
 from agentrl.sandbox.bubblewrap.records import reap
 from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox
-from agentrl.sandbox.bubblewrap.transfer import Upload, pack
+from agentrl.sandbox.bubblewrap.snapshot import BubblewrapSnapshot
+from agentrl.sandbox.bubblewrap.start_files import image_files, joined, made_up_files, overlay_base
+from agentrl.sandbox.bubblewrap.transfer import Upload
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Capabilities, Image, SandboxSpec, Snapshot
 from agentrl.sandbox.supervisor import seccomp
@@ -50,7 +53,11 @@ class BubblewrapProvider:
             )
         self._config = config
         self._state_dir = state_dir
+        self._stage = state_dir.resolve()
+        """In the supervisor's eyes: where it puts file systems together, and no records are."""
         self._host = host or check_host()
+        if self._host.no_overlay:
+            logger.warning("no snapshots and no built images: %s", self._host.no_overlay)
         self._link: SupervisorLink | None = None
         self._record: Path | None = None
         self._limits_by: str | None = None
@@ -82,7 +89,7 @@ class BubblewrapProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(snapshot=False, build=False)
+        return Capabilities(snapshot=self._host.overlay, build=False)
 
     async def prepare(self, image: Image) -> None:
         """See `SandboxProvider.prepare`."""
@@ -92,8 +99,6 @@ class BubblewrapProvider:
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> BubblewrapSandbox:
         """Start one. Waits at most start_timeout_s for a free slot. Raises SandboxError."""
         await self.prepare(spec.image)
-        if snapshot is not None:
-            raise SandboxError(f"snapshot {snapshot.id} is another provider's")
         timeout_s = self._config.start_timeout_s
         try:
             await asyncio.wait_for(self._slots.acquire(), timeout_s)
@@ -102,7 +107,7 @@ class BubblewrapProvider:
         self._num_starting += 1
         try:
             async with self._starts:
-                sandbox = await self._start(spec)
+                sandbox = await self._start(spec, snapshot)
         except BaseException:
             self._slots.release()
             raise
@@ -118,12 +123,14 @@ class BubblewrapProvider:
             await self._end_supervisor()
             self._open.clear()
 
-    async def _start(self, spec: SandboxSpec) -> BubblewrapSandbox:
+    async def _start(self, spec: SandboxSpec, snapshot: Snapshot | None) -> BubblewrapSandbox:
         try:
-            upload = await asyncio.to_thread(_initial_files, spec.image, self._host.ids.ranged)
+            upload = await asyncio.to_thread(self._files, spec.image, snapshot is not None)
         except (OSError, ValueError) as error:
             raise SandboxError(f"an image's files cannot be read: {error}") from error
         link = await self._supervisor()
+        if snapshot is not None and not (isinstance(snapshot, BubblewrapSnapshot) and snapshot.held_by(link)):
+            raise SandboxError(f"snapshot {snapshot.id} was released, or went with its supervisor or provider")
         config = self._config
         disk_mb = _least(spec.disk_mb, config.disk_mb)
         memory_mb = _least(spec.memory_mb, config.memory_mb) + disk_mb + UNCOUNTED_MB
@@ -139,8 +146,13 @@ class BubblewrapProvider:
             await link.request(
                 "start",
                 box=box_id,
-                argv=bwrap_argv(self._host.bwrap, disk_bytes=disk_mb << 20, seccomp=config.seccomp),
-                ids=[self._host.ids.first, self._host.ids.count],
+                argv=bwrap_argv(
+                    self._host.bwrap,
+                    disk_bytes=disk_mb << 20,
+                    seccomp=config.seccomp,
+                    root=root_place() if self._host.overlay else None,
+                ),
+                root=self._root(disk_mb, snapshot),
                 memory_bytes=memory_mb << 20,
                 pids=config.pids,
                 seccomp=config.seccomp,
@@ -156,6 +168,24 @@ class BubblewrapProvider:
             raise
         return sandbox
 
+    def _files(self, image: Image, from_snapshot: bool) -> Upload:
+        """What is put into a sandbox when it is up; the rest is in its layers. Raises OSError, ValueError."""
+        if from_snapshot:
+            image = replace(image, copies=())
+        files = image_files(image)
+        return files if self._host.overlay else joined([made_up_files(with_agent=self._host.ids.ranged), files])
+
+    def _root(self, disk_mb: int, snapshot: Snapshot | None) -> dict[str, Any] | None:
+        """Which layers the supervisor puts together; None where bwrap makes the files."""
+        if not self._host.overlay:
+            return None
+        return {
+            "layers": [],
+            "snapshot": None if snapshot is None else snapshot.id,
+            "disk_bytes": disk_mb << 20,
+            "writable_system": False,
+        }
+
     async def _supervisor(self) -> SupervisorLink:
         """The running supervisor, or a new one if it has died."""
         async with self._link_lock:
@@ -166,12 +196,34 @@ class BubblewrapProvider:
                 await self._end_supervisor()
             if self._link is None:
                 name = f"agentrl-{os.getpid()}-{secrets.token_hex(4)}"
-                self._link, greeting = await open_link(name, cgroups=self._host.cgroups)
+                self._stage.mkdir(parents=True, exist_ok=True)
+                self._link, greeting = await open_link(self._settings(name))
                 self._record = records.write(self._state_dir, name, self._link.pid, greeting["bases"])
                 self._limits_by = _LIMITS_BY[greeting["version"]]
                 if self._limits_by == "rlimits":
                     logger.warning("no writable cgroups: memory is limited per process only, and OOM is not seen")
+                if self._host.overlay:
+                    await self._make_base(self._link)
             return self._link
+
+    def _settings(self, name: str) -> dict[str, Any]:
+        """What a supervisor is told of this machine; `name` is that of its control groups."""
+        host = self._host
+        return {
+            "base_name": name if host.cgroups else "",
+            "standing": host.standing,
+            "ids": [host.ids.first, host.ids.count],
+            "stage": str(self._stage) if host.overlay else None,
+            "place": root_place(),
+            "merged": merged_folders() or (),
+        }
+
+    async def _make_base(self, link: SupervisorLink) -> None:
+        try:
+            base = await asyncio.to_thread(overlay_base, with_agent=self._host.ids.ranged)
+        except OSError as error:
+            raise SandboxError(f"the host's public files cannot be read: {error}") from error
+        await link.request("base", base.content, entries=base.entries)
 
     async def _end_supervisor(self) -> None:
         """It removes its control groups itself, unless it was killed."""
@@ -193,20 +245,3 @@ class BubblewrapProvider:
 def _least(asked: int | None, ceiling: int) -> int:
     """What a task gets: what it asks for, at most what the configuration allows."""
     return ceiling if asked is None else min(asked, ceiling)
-
-
-def _initial_files(image: Image, with_agent: bool) -> Upload:
-    """The made-up files, then the image's. `with_agent`: there is a user `agent`, and it owns its home."""
-    texts = {path: text.encode() for path, text in FILES.items()}
-    entries: list[dict[str, Any]] = [
-        {"path": path, "kind": "file", "mode": 0o644, "size": len(data)} for path, data in texts.items()
-    ]
-    content = b"".join(texts.values())
-    if with_agent:
-        entries.append({"path": "/home/agent", "kind": "dir", "mode": 0o755, "uid": AGENT_UID})
-    for copy in image.copies:
-        upload = pack(copy.source, copy.target)
-        entries += upload.entries
-        content += upload.content
-    entries.append({"path": image.workdir, "kind": "dir", "mode": None})
-    return Upload(entries, content)

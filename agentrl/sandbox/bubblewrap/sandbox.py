@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,13 +14,16 @@ from agentrl.errors import SandboxError
 from agentrl.sandbox.bubblewrap.layout import ENV
 from agentrl.sandbox.bubblewrap.link import SupervisorLink
 from agentrl.sandbox.bubblewrap.session import BubblewrapSession
+from agentrl.sandbox.bubblewrap.snapshot import BubblewrapSnapshot
 from agentrl.sandbox.bubblewrap.transfer import PIECE_BYTES, Listed, Upload, append, destination, make, pieces, remove
-from agentrl.sandbox.provider import NO_LIMITS, CommandLimits, Download, ExecResult, Image, Snapshot
+from agentrl.sandbox.provider import NO_LIMITS, CommandLimits, Download, ExecResult, Image
 
 FILE_TIMEOUT_S = 30.0
 """For one transfer of files, or any other request that is not a command."""
 _CLOSE_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 10.0
+SNAPSHOT_TIMEOUT_S = 300.0
+"""Sealing takes milliseconds; copying beside running processes, or to a disk, as long as what was written takes."""
 MAX_DOWNLOAD_ENTRIES = 10_000
 
 
@@ -43,6 +47,7 @@ class BubblewrapSandbox:
         self._output_limit_bytes = output_limit_bytes
         self._on_closed = on_closed
         self._closed = False
+        self._snapshots = itertools.count()
 
     @property
     def id(self) -> str:
@@ -233,9 +238,18 @@ class BubblewrapSandbox:
     async def thaw(self) -> None:
         await self._ask("freeze", frozen=False)
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> BubblewrapSnapshot:
         """See `Sandbox.snapshot`."""
-        raise SandboxError(f"sandbox {self._name}: no snapshots without an overlay")
+        name = f"{self._id}@{next(self._snapshots)}"
+        header, _ = await self._ask("snapshot", within_s=SNAPSHOT_TIMEOUT_S, snapshot=name)
+        return BubblewrapSnapshot(self._link, name, header["leftover_processes"])
+
+    async def export(self, target: Path) -> None:
+        """Copy what was written since the start to an empty folder of the host, as a layer. `target` is absolute.
+
+        Raises SandboxError.
+        """
+        await self._ask("export", within_s=SNAPSHOT_TIMEOUT_S, target=str(target))
 
     async def close(self) -> None:
         """See `Sandbox.close`. Raises SandboxError only if a process of it outlives SIGKILL."""

@@ -6,6 +6,6 @@ what the image or this package's own environment has (packages that are installe
 and write down what they cannot serve, so that it can be said instead of scored.
 """
 
-from agentrl.sandbox.offline.bring import bring, files, missing, needed
+from agentrl.sandbox.offline.bring import BUILD_ROOT, bring, folder, missing, needed
 
-__all__ = ["bring", "files", "missing", "needed"]
+__all__ = ["BUILD_ROOT", "bring", "folder", "missing", "needed"]

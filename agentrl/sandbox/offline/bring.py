@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.metadata
 import io
 import re
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -14,6 +17,8 @@ from agentrl.sandbox.provider import DEFAULT_PATH, Sandbox
 
 MISSING_FILE = "/logs/verifier/.missing"
 """Where the stand-ins write what they could not serve, one a line; in a folder that any user may write."""
+BUILD_ROOT = "/opt/.agentrl"
+"""Where the stand-ins lie while an image is built."""
 _COMMANDS = ("apt", "apt-get", "curl", "pip", "pip3", "pytest", "python", "uv", "uvx", "wget")
 _WANTED = re.compile(rf"(?<![\w./-])(?:{'|'.join(_COMMANDS)})(?![\w-])|-m\s+(?:pip|pytest)\b")
 _STUB = """\
@@ -52,6 +57,23 @@ def files(root: str) -> dict[str, tuple[bytes, int]]:
     for name in _COMMANDS:
         stub = _STUB.format(root=root, name=name, missing=MISSING_FILE)
         made[f"{root}/bin/{name}"] = (stub.encode(), 0o755)
+    return made
+
+
+@cache
+def folder() -> Path:
+    """A folder of this machine with the stand-ins for an image's build, where they lie under `BUILD_ROOT`.
+
+    It goes when the process ends.
+    """
+    made = Path(tempfile.mkdtemp(prefix="agentrl-stand-ins-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    for name, (data, mode) in files(BUILD_ROOT).items():
+        path = made / name.removeprefix(f"{BUILD_ROOT}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        path.chmod(mode)
+    made.chmod(0o755)
     return made
 
 

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import zipfile
 from pathlib import Path
 from typing import NoReturn
 
 ROOT = str(Path(__file__).resolve().parent)
 ZIP = ROOT + "/pytest.zip"
 MISSING = "/logs/verifier/.missing"
+BUILD = ROOT == "/opt/.agentrl"
+"""Whether this serves the build of an image, and not tests."""
 ASKING = ("/tests/", "/solution/")
 SERVED_PACKAGES = {"apt-transport-https", "ca-certificates", "curl", "python3-pip", "python3-pytest", "wget"}
 SERVED_DISTRIBUTIONS = {"pip", "pytest-json-ctrf", "setuptools", "uv", "wheel"}
@@ -45,6 +50,9 @@ WITH = ("-w", "--with", "--from")
 
 
 def main(name: str, arguments: list[str]) -> int:
+    own = real(name)
+    if own and has_network():
+        os.execv(own, [name, *arguments])
     serve = {"apt": apt, "apt-get": apt, "pip3": pip, "uvx": uvx, "uv": uv, "pip": pip, "pytest": pytest}.get(name)
     if serve:
         return serve(arguments)
@@ -96,6 +104,12 @@ def real(name: str) -> str | None:
 
 def belongs(path: str) -> bool:
     return str(Path(path).resolve()).startswith(ROOT)
+
+
+def has_network() -> bool:
+    """Whether there is an interface but the loopback."""
+    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    return any(line.partition(":")[0].strip() != "lo" for line in lines)
 
 
 # --- packages of the distribution
@@ -231,7 +245,22 @@ def pip(arguments: list[str]) -> int:
         if name in ("-r", "--requirement"):
             wanted += requirements_in(value)
     lacking = lacking_of(wanted)
-    return lack("Python packages " + " ".join(lacking)) if lacking else 0
+    if lacking:
+        return lack("Python packages " + " ".join(lacking))
+    if BUILD and any(normal(name).startswith("pytest") for name in wanted):
+        unpack_pytest()
+    return 0
+
+
+def unpack_pytest() -> None:
+    """Make the pytest that was brought along a part of the image that is being built."""
+    if importlib.util.find_spec("pytest") is None:
+        with zipfile.ZipFile(ZIP) as archive:
+            archive.extractall(sysconfig.get_path("purelib"))
+        command = Path("/usr/local/bin/pytest")
+        command.parent.mkdir(parents=True, exist_ok=True)
+        command.write_text('#!/bin/sh\nexec python3 -m pytest "$@"\n')
+        command.chmod(0o755)
 
 
 def run_real_pip(arguments: list[str]) -> int:

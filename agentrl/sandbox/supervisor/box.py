@@ -14,14 +14,18 @@ from agentrl.sandbox.supervisor.cgroups import Cgroup, Limits
 from agentrl.sandbox.supervisor.command import Room
 from agentrl.sandbox.supervisor.connection import Connection
 from agentrl.sandbox.supervisor.door import open_door
-from agentrl.sandbox.supervisor.launch import IdMap, launch
+from agentrl.sandbox.supervisor.launch import launch
 from agentrl.sandbox.supervisor.lifetime import Lifetime
 from agentrl.sandbox.supervisor.processes import describe_status
 from agentrl.sandbox.supervisor.reactor import Reactor
+from agentrl.sandbox.supervisor.root import Root
+from agentrl.sandbox.supervisor.userns import IdMap
 
 _REMOVE_RETRY_S = 0.005
 _REMOVE_TRIES = 2000
 _MAX_STDERR_BYTES = 4096
+_CENSUS, _STILL = -1, -2
+"""Ids of requests to the door that are the box's own."""
 
 Send = Callable[[frames.Header, bytes], None]
 
@@ -34,6 +38,7 @@ class Box:
         reactor: Reactor,
         *,
         argv: list[str],
+        root: Root | None,
         ids: IdMap,
         cgroup: Cgroup,
         limits: Limits,
@@ -48,8 +53,9 @@ class Box:
     ) -> None:
         """`send` takes replies to the owner; that to `start_id` comes when the first process runs or never will.
 
-        `filter_program` stands before system calls, empty for none. `reap` reaps adopted processes. Raises OSError when
-        the machine has no processes or descriptors left.
+        `root` is closed with the box; without one bwrap makes the files. `filter_program` stands before system calls,
+        empty for none. `reap` reaps adopted processes. Raises OSError when the machine has no processes or descriptors
+        left.
         """
         self._reactor = reactor
         self._ids, self._cgroup, self._limits, self._rlimits = ids, cgroup, limits, rlimits
@@ -66,7 +72,14 @@ class Box:
         self._closing: list[int] = []
         self._frozen = False
         self._outer_gone = False
-        self._launched = launch(argv, ids, cgroup, filter_program)
+        self.root = root
+        self.helper = 0
+        """Pid of a process that works on its files, or 0."""
+        self._held: list[tuple[frames.Header, bytes]] | None = None
+        """Requests that wait until its files are sealed; None while none have to."""
+        self._counted: Callable[[int], None] | None = None
+        self._stands_still: Callable[[], None] | None = None
+        self._launched = launch(argv, ids, cgroup, filter_program, root.enter if root is not None else None)
         self._outer_fd = os.pidfd_open(self._launched.pid)
         reactor.on_readable(self._outer_fd, self._outer_ended)
         reactor.on_readable(self._launched.up_fd, self._first_process_runs)
@@ -75,9 +88,15 @@ class Box:
         self._lifetime = Lifetime(reactor, lifetime_s, lambda: self.kill(old))
 
     @property
-    def children(self) -> tuple[int, int]:
+    def children(self) -> tuple[int, int, int]:
         """Pids that it waits for itself; 0 for none."""
-        return self._launched.pid, self._door_pid
+        return self._launched.pid, self._door_pid, self.helper
+
+    @property
+    def pidfd(self) -> int:
+        """Of its first process, once that runs."""
+        assert self._room is not None
+        return self._room.pidfd
 
     @property
     def reason(self) -> str:
@@ -89,7 +108,10 @@ class Box:
         if self._door is None or self._reason is not None:
             raise ProcessLookupError(self._reason or "the sandbox is not up yet")
         self._pending.add(header["id"])
-        self._door.send(header, payload)
+        if self._held is not None:
+            self._held.append((header, payload))
+        else:
+            self._door.send(header, payload)
 
     def assign(self, header: frames.Header) -> None:
         """It was handed out: its lifetime begins, if it answers."""
@@ -101,6 +123,60 @@ class Box:
         if self._door is not None:
             self._door.send(header)
 
+    def cancel(self, header: frames.Header) -> None:
+        """Kill a command, or forget it if it has not begun."""
+        if self._held is not None:
+            self._held = [entry for entry in self._held if entry[0]["id"] != header["target"]]
+        self.notify(header)
+
+    def hold(self, request_id: int, then: Callable[[int], None]) -> None:
+        """Let no further request in until `request_id` has its answer; `then` gets the number of its processes.
+
+        Raises OSError when the sandbox is not up, or held already.
+        """
+        if self._door is None or self._reason is not None:
+            raise ProcessLookupError(self._reason or "the sandbox is not up yet")
+        if self._held is not None:
+            raise BlockingIOError("its files are being sealed already")
+        self._pending.add(request_id)
+        self._held, self._counted = [], then
+        self.notify({"op": "frozen", "frozen": True})
+        self._door.send({"id": _CENSUS, "op": "census"})
+
+    def stand_still(self, then: Callable[[], None]) -> None:
+        """While it is held: stop its processes, then call `then`."""
+        if self._cgroup.freezes:
+            self._cgroup.freeze(True)
+            then()
+        else:
+            self._stands_still = then
+            self.notify({"id": _STILL, "op": "stop_all", "frozen": True})
+
+    def answer(self, request_id: int, reply: frames.Header, *, first: Callable[[], None] = lambda: None) -> bool:
+        """Let requests in again and answer the one that held them, after `first`. False if the sandbox has ended."""
+        self.helper = 0
+        if request_id not in self._pending:
+            return False
+        first()
+        self._let_in()
+        self._reply({"id": request_id, **reply}, b"")
+        return True
+
+    def fail(self, request_id: int, message: str) -> None:
+        """The same with an error."""
+        self.answer(request_id, {"error": message, "kind": "SandboxError", "errno": None})
+
+    def _let_in(self) -> None:
+        held, self._held = self._held or [], None
+        if self._cgroup.freezes:
+            self._cgroup.freeze(self._frozen)
+        elif not self._frozen:
+            self.notify({"id": _STILL, "op": "stop_all", "frozen": False})
+        self.notify({"op": "frozen", "frozen": self._frozen})
+        for header, payload in held:
+            if self._door is not None:
+                self._door.send(header, payload)
+
     def freeze(self, header: frames.Header) -> None:
         """Stop or continue all its processes; commands that have not begun wait, and clocks stop."""
         self._frozen = header["frozen"]
@@ -108,9 +184,10 @@ class Box:
             self._lifetime.stand_still()
         else:
             self._lifetime.run()
-        self.notify({"op": "frozen", "frozen": self._frozen})
+        self.notify({"op": "frozen", "frozen": self._frozen or self._held is not None})
         if self._cgroup.freezes:
-            self._cgroup.freeze(self._frozen)
+            if self._held is None:  # else it does as was asked last when it is let go
+                self._cgroup.freeze(self._frozen)
             self._send({"id": header["id"]}, b"")
         else:
             self.request({**header, "op": "stop_all"}, b"")
@@ -128,7 +205,7 @@ class Box:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._room.pidfd if self._room else self._outer_fd, signal.SIGKILL)
         self._reap_while_dying()
-        if self._frozen and self._cgroup.freezes:
+        if (self._frozen or self._held is not None) and self._cgroup.freezes:
             self._cgroup.freeze(False)  # the kill reached the sandbox; bwrap must run to see that
 
     def _reap_while_dying(self) -> None:
@@ -141,10 +218,10 @@ class Box:
         if not os.read(self._launched.up_fd, 16):
             self._reactor.forget(self._launched.up_fd)
             return  # its end: bwrap failed, and says so when it has ended
-        first_pid = json.loads(os.read(self._launched.info_fd, 4096))["child-pid"]
+        self.first_pid = json.loads(os.read(self._launched.info_fd, 4096))["child-pid"]
         self._reactor.forget(self._launched.up_fd)
         try:
-            pidfd = os.pidfd_open(first_pid)
+            pidfd = os.pidfd_open(self.first_pid)
         except OSError as error:  # killed since it said that it runs
             self.kill(f"its first process is gone: {error}")
             return
@@ -162,11 +239,18 @@ class Box:
             self.kill(f"no process for its door: {error}")
             return
         self._door = Connection(self._reactor, sock, self._door_replies, self._door_ended)
-        self._reply({"id": self._start_id, "pid": first_pid}, b"")
+        self._reply({"id": self._start_id, "pid": self.first_pid}, b"")
 
     def _door_replies(self, header: frames.Header, payload: bytes) -> None:
         if header["id"] == 0:
             self.kill(header["error"])
+        elif header["id"] == _CENSUS and self._counted is not None:
+            counted, self._counted = self._counted, None
+            counted(header["living"])
+        elif header["id"] == _STILL:
+            still, self._stands_still = self._stands_still, None
+            if still is not None:
+                still()
         else:
             self._reply(header, payload)
 
@@ -231,6 +315,8 @@ class Box:
             os.close(fd)
         if self._room is not None:
             os.close(self._room.pidfd)
+        if self.root is not None:
+            self.root.close()
         self._on_gone()
         for request_id in self._closing:
             self._send({"id": request_id, "problem": problem}, b"")

@@ -10,8 +10,10 @@ import os
 import resource
 import select
 import signal
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from agentrl.sandbox.supervisor import syscalls
 from agentrl.sandbox.supervisor.cgroups import Cgroup, Limits
@@ -96,34 +98,58 @@ def become(room: Room, command: Command, fds: dict[int, int], problem_fd: int) -
         os._exit(CANNOT_RUN)
 
 
-def pids() -> frozenset[int]:
-    """Pids in the sandbox, as it numbers them, but its first."""
-    return frozenset(int(name) for name in os.listdir("/proc") if name.isdigit()) - {1}  # noqa: PTH208
+class Process(NamedTuple):
+    """One process in the sandbox. A pid alone is none: it is given out again."""
+
+    pid: int
+    started: int
+    """Clock ticks from boot to its start."""
 
 
-def living(numbers: frozenset[int]) -> list[int]:
-    """Those that are not zombies."""
-    return [pid for pid in numbers if _stat(pid)[0] not in "ZX"]
+class Seen(NamedTuple):
+    """A process as /proc shows it."""
+
+    process: Process
+    state: str
+    """One letter; Z and X are dead."""
+    parent: int
 
 
-def kill_since(earlier: frozenset[int]) -> None:
+def processes() -> frozenset[Process]:
+    """All in the sandbox but its first, zombies too."""
+    return frozenset(seen.process for seen in _look())
+
+
+def count_since(earlier: frozenset[Process]) -> int:
+    """Processes that live now and were not there `earlier`."""
+    return sum(seen.state not in "ZX" and seen.process not in earlier for seen in _look())
+
+
+def newcomers(seen: Iterable[Seen], earlier: frozenset[Process]) -> list[Seen]:
+    """Those that were not there `earlier` and do not descend from one that was, and is there still."""
+    now = {one.process.pid: one for one in seen}
+    old = {pid for pid, one in now.items() if one.process in earlier}
+    return [one for pid, one in now.items() if pid not in old and not _descends(pid, now, old)]
+
+
+def kill_since(earlier: frozenset[Process]) -> None:
     """Kill every process that was not there `earlier` and does not descend from one that was."""
     for _ in range(_MAX_SWEEPS):
         fork_and_wait(lambda: _sweep(earlier))
-        if not living(_newcomers(earlier, spare=None)):
+        if all(seen.state in "ZX" for seen in newcomers(_look(), earlier)):
             return
         select.select((), (), (), _SWEEP_PAUSE_S)
 
 
 def kill_all() -> tuple[int, int]:
     """Kill every process but the first, and wait until they are gone. Returns how many there were, and are left."""
-    victims = left = len(living(pids()))
+    victims = left = count_since(frozenset())
     for _ in range(_MAX_SWEEPS):
         if not left:
             break
         signal_all(signal.SIGKILL)
         select.select((), (), (), _SWEEP_PAUSE_S)
-        left = len(living(pids()))
+        left = count_since(frozenset())
     return victims, left
 
 
@@ -196,21 +222,22 @@ def _find_user(user: str | None) -> tuple[int, int, str]:
     raise UnknownUser(f"user {user}: not in the sandbox's /etc/passwd")
 
 
-def _stat(pid: int) -> tuple[str, int]:
-    """(state, parent) of a process in the sandbox; ('X', 0) if it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return "X", 0
-    return fields[0], int(fields[1])
+def _look() -> Iterator[Seen]:
+    """Each process but the first."""
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit() and name != "1":
+            with contextlib.suppress(OSError):  # gone meanwhile
+                fields = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()
+                yield Seen(Process(int(name), int(fields[19])), fields[0], int(fields[1]))
 
 
-def _sweep(earlier: frozenset[int]) -> None:
+def _sweep(earlier: frozenset[Process]) -> None:
     """One atomic kill: nothing can fork while everything is stopped."""
     _signal_others(signal.SIGSTOP)
-    for pid in _newcomers(earlier, spare=os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for seen in newcomers(_look(), earlier):
+        if seen.process.pid != os.getpid():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(seen.process.pid, signal.SIGKILL)
     _signal_others(signal.SIGCONT)
 
 
@@ -219,13 +246,13 @@ def _signal_others(number: int) -> None:
         os.kill(-1, number)
 
 
-def _newcomers(earlier: frozenset[int], *, spare: int | None) -> frozenset[int]:
-    parents = {pid: _stat(pid)[1] for pid in pids() if pid != spare}
-    return frozenset(pid for pid in parents if pid not in earlier and not _descends(pid, parents, earlier))
-
-
-def _descends(pid: int, parents: dict[int, int], ancestors: frozenset[int]) -> bool:
-    while (pid := parents.get(pid, 0)) > 1:
+def _descends(pid: int, now: dict[int, Seen], ancestors: set[int]) -> bool:
+    passed = {pid}
+    while pid in now:
+        pid = now[pid].parent
         if pid in ancestors:
             return True
+        if pid in passed:  # numbers that were given out again while they were read
+            return False
+        passed.add(pid)
     return False

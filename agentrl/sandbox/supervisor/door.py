@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 
 from agentrl.sandbox.supervisor import files, frames, seccomp, syscalls
-from agentrl.sandbox.supervisor.command import ROOT_CAPABILITIES, Command, Room, kill_all, signal_all
+from agentrl.sandbox.supervisor.command import ROOT_CAPABILITIES, Command, Room, count_since, kill_all, signal_all
 from agentrl.sandbox.supervisor.connection import Connection
 from agentrl.sandbox.supervisor.execution import ExecRequest, Execution
 from agentrl.sandbox.supervisor.processes import close_other_fds, run_and_exit
@@ -84,6 +84,7 @@ class Door:
             "probe": self._probe,
             "kill_all": self._kill_all,
             "stop_all": self._stop_all,
+            "census": self._census,
         }
 
     def run(self) -> None:
@@ -173,6 +174,10 @@ class Door:
         if left:
             return {"error": f"{left} processes outlive SIGKILL", "kind": "SandboxError", "errno": None}, b""
         return {"killed": killed}, b""
+
+    def _census(self, header: frames.Header, payload: bytes) -> tuple[frames.Header, bytes]:
+        """How many processes run beside the first."""
+        return {"living": count_since(frozenset())}, b""
 
     def _stop_all(self, header: frames.Header, payload: bytes) -> tuple[frames.Header, bytes]:
         """Freeze or thaw, where no freezer does it."""

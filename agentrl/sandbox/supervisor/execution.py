@@ -18,9 +18,9 @@ from agentrl.sandbox.supervisor.command import (
     Command,
     Room,
     become,
+    count_since,
     kill_since,
-    living,
-    pids,
+    processes,
 )
 from agentrl.sandbox.supervisor.processes import is_exiting, run_and_exit, write_all
 from agentrl.sandbox.supervisor.reactor import Reactor, Timer
@@ -151,7 +151,7 @@ class Execution:
         """Fork the command and watch it. Raises OSError when the machine cannot."""
         room, command = self._room, self._request.command
         self._oom_before = room.cgroup.oom_kills()
-        self._earlier = pids()
+        self._earlier = processes()
         self._started_at = time.monotonic()
         pipes = _Pipes(self._request.stdin is not None, self._request.handoff)
         try:
@@ -215,7 +215,7 @@ class Execution:
         os.close(self._child_fd)
         self._status = os.waitpid(self._child, 0)[1]
         self._duration_s = time.monotonic() - self._started_at - self._frozen_s
-        self._leftover = len(living(pids() - self._earlier))
+        self._leftover = count_since(self._earlier)
         if self._done is None or self._pipes is None:
             return
         if problem := os.read(self._pipes.problem, _CHUNK_BYTES):

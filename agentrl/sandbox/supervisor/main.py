@@ -7,6 +7,7 @@ socket or the owner's process ends, every sandbox is killed, its control groups 
 from __future__ import annotations
 
 import gc
+import json
 import os
 import resource
 import signal
@@ -17,9 +18,12 @@ from agentrl.sandbox.supervisor import frames, seccomp, syscalls
 from agentrl.sandbox.supervisor.box import Box
 from agentrl.sandbox.supervisor.cgroups import Cgroup, Hierarchies, Limits, create_base, remove_base
 from agentrl.sandbox.supervisor.connection import Connection
-from agentrl.sandbox.supervisor.launch import IdMap
 from agentrl.sandbox.supervisor.processes import reap_orphans, rename
 from agentrl.sandbox.supervisor.reactor import Reactor
+from agentrl.sandbox.supervisor.root import Root
+from agentrl.sandbox.supervisor.sealing import export, take_snapshot
+from agentrl.sandbox.supervisor.stage import BASE, Stack, Stage, enter_stage
+from agentrl.sandbox.supervisor.userns import IdMap, Standing, take_standing
 
 _LAST_WAIT_S = 10.0
 _TITLE = "agentrl sandboxes"
@@ -29,9 +33,12 @@ _CLOSED = "closed by its owner"
 class Server:
     """Serves one owner over one socket."""
 
-    def __init__(self, sock: socket.socket, base_name: str) -> None:
+    def __init__(self, sock: socket.socket, base_name: str, ids: IdMap, stage: Stage | None) -> None:
+        """`base_name` is that of its control groups, empty for none; without a `stage` bwrap makes all files."""
         self._reactor = Reactor()
+        self._ids, self._stage = ids, stage
         self._boxes: dict[str, Box] = {}
+        self._snapshots: dict[str, Stack] = {}
         self._lost: dict[str, str] = {}
         """Why sandboxes ended that their owner has not closed yet."""
         self._hierarchies = create_base(base_name) if base_name else Hierarchies(0)
@@ -55,6 +62,14 @@ class Server:
             self._connection.send({"id": header["id"], **problem})
 
     def _serve(self, operation: str, header: frames.Header, payload: bytes) -> None:
+        if operation == "base":
+            assert self._stage is not None
+            self._stage.base(header["entries"], payload)
+            self._connection.send({"id": header["id"]})
+            return
+        if operation == "release":
+            self._release(header)
+            return
         name = header["box"]
         if operation == "start":
             self._start(name, header)
@@ -63,7 +78,12 @@ class Server:
         elif name not in self._boxes:
             raise ProcessLookupError(f"the sandbox is gone: {self._lost.get(name, _CLOSED)}")
         elif operation == "cancel":
-            self._boxes[name].notify(header)
+            self._boxes[name].cancel(header)
+        elif operation == "snapshot":
+            snapshot = header["snapshot"]
+            take_snapshot(self._reactor, self._boxes[name], header["id"], lambda stack: self._keep(snapshot, stack))
+        elif operation == "export":
+            export(self._reactor, self._boxes[name], header["id"], header["target"])
         elif operation == "freeze":
             self._boxes[name].freeze(header)
         elif operation == "assign":
@@ -74,11 +94,14 @@ class Server:
     def _start(self, name: str, header: frames.Header) -> None:
         limits = Limits(header["memory_bytes"], header["pids"], header["cpus"])
         cgroup = Cgroup(self._hierarchies, name, limits)
+        root: Root | None = None
         try:
+            root = self._root(header["root"])
             box = Box(
                 self._reactor,
                 argv=header["argv"],
-                ids=IdMap(*header["ids"]),
+                root=root,
+                ids=self._ids,
                 cgroup=cgroup,
                 limits=limits,
                 rlimits=self._hierarchies.version == 0,
@@ -92,8 +115,32 @@ class Server:
             )
         except OSError:
             cgroup.try_remove()
+            if root is not None:
+                root.close()
             raise
         self._boxes[name] = box
+
+    def _root(self, wanted: frames.Header | None) -> Root | None:
+        """The root that a start asks for: upon a snapshot, or upon layers of the cache and the base."""
+        if wanted is None:
+            return None
+        assert self._stage is not None
+        if wanted["snapshot"] is None:
+            below = Stack((*(self._stage.attach(layer) for layer in wanted["layers"]), BASE))
+        elif wanted["snapshot"] in self._snapshots:
+            below = self._snapshots[wanted["snapshot"]]
+        else:
+            raise FileNotFoundError(f"there is no snapshot {wanted['snapshot']}")
+        return Root(self._stage, below, size_bytes=wanted["disk_bytes"], writable_system=wanted["writable_system"])
+
+    def _keep(self, name: str, stack: Stack) -> None:
+        self._snapshots[name] = stack
+
+    def _release(self, header: frames.Header) -> None:
+        stack = self._snapshots.pop(header["snapshot"], None)
+        if stack is not None:
+            stack.leave()
+        self._connection.send({"id": header["id"]})
 
     def _close(self, name: str, header: frames.Header) -> None:
         box = self._boxes.get(name)
@@ -126,15 +173,23 @@ class Server:
 
 
 def main() -> None:
-    """Arguments: descriptor of the socket, name of the base control group (empty: use none)."""
+    """Arguments: descriptor of the socket; in JSON base_name, standing, ids, stage (or null), place, merged."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # ends by its owner's end only, so that it can clean up
-    socket_fd, base_name = int(sys.argv[1]), sys.argv[2]
+    settings = json.loads(sys.argv[2])
+    ids = IdMap(*settings["ids"])
+    standing = Standing(settings["standing"])
     rename(_TITLE)
     syscalls.adopt_orphans()
     syscalls.leave_session_keyring()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    server = Server(socket.socket(fileno=socket_fd), base_name)
+    take_standing(standing)
+    stage = None
+    if settings["stage"] is not None:
+        merged = tuple(settings["merged"])
+        userxattr = standing is not Standing.ROOT
+        stage = enter_stage(settings["stage"], settings["place"], ids, merged, userxattr=userxattr)
+    server = Server(socket.socket(fileno=int(sys.argv[1])), settings["base_name"], ids, stage)
     gc.freeze()
     server.run()

@@ -1,0 +1,120 @@
+"""One engine of the fleet: what it was last brought to, and the requests that are on their way to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from agentrl.errors import EngineError
+from agentrl.inference.engine import Engine
+
+DRAIN_S = 1.0
+"""How long answers of a paused engine are waited for before it is lent: what is still open then came too late."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the engines must serve."""
+
+    path: str
+    version: int
+
+
+class Duty(Enum):
+    """What an engine has to do."""
+
+    SERVE = "serve"
+    HOLD = "hold"
+    """Take no request: weights are being changed."""
+    LEND = "lend"
+    """Take no request and have no memory: the trainer has the GPU."""
+
+
+class Member:
+    """Methods raise EngineError. Not for two callers at once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.capacity_tokens = 0
+        """Of its KV cache; known once it has served."""
+        self.holds: Weights | None = None
+        """What it serves, or would if it had its memory; None: not asked yet."""
+        self.lent = False
+        """It has given up its memory."""
+        self._paused: bool | None = False
+        self._released = False
+        """It was told to; that may have failed half way."""
+        self._open: set[asyncio.Timeout] = set()
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is on its way, or being served."""
+        return bool(self._open)
+
+    def distrust(self) -> None:
+        """Something failed: whether it is paused is not known."""
+        self._paused = None
+
+    async def bring(self, weights: Weights, duty: Duty) -> None:
+        """To a duty, with these weights unless it is lent."""
+        if duty is Duty.LEND:
+            await self._lend()
+            return
+        self.lent = False
+        if self._released:
+            await self.engine.resume_memory()
+            self._released = False
+        await self.serve(weights)
+        await self.hold(duty is Duty.HOLD)
+        self.capacity_tokens = (await self.engine.load()).kv_tokens_capacity
+
+    async def hold(self, paused: bool) -> None:
+        """Pause or resume; what runs is aborted by a pause and comes back with what it has."""
+        if paused is not self._paused:
+            await (self.engine.pause() if paused else self.engine.resume())
+            self._paused = paused
+
+    async def serve(self, weights: Weights) -> None:
+        """Load weights that it does not have, and ask what is served then."""
+        if self.holds is None and await self.engine.version() == weights.version:
+            self.holds = weights
+        if self.holds != weights:
+            await self.engine.update_weights(weights.path, weights.version)
+            served = await self.engine.version()
+            if served != weights.version:
+                raise EngineError(f"serves version {served} after an update to {weights.version}")
+            self.holds = weights
+
+    @contextmanager
+    def request(self, timer: asyncio.Timeout) -> Iterator[None]:
+        """A request is open within; if the engine is lent meanwhile, `timer` is made to expire at last."""
+        self._open.add(timer)
+        self._drained.clear()
+        try:
+            yield
+        finally:
+            self._open.discard(timer)
+            if not self._open:
+                self._drained.set()
+
+    async def _lend(self) -> None:
+        await self.hold(True)
+        if self.lent:
+            return
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._drained.wait()
+        except TimeoutError:
+            # They arrived after the pause, and would be held until the engine is back.
+            for timer in self._open:
+                if not timer.expired():
+                    timer.reschedule(asyncio.get_running_loop().time())
+            await self._drained.wait()
+        self._released = True
+        await self.engine.release_memory()
+        self.lent = True
