@@ -31,6 +31,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     group_size: AtLeast1
     turns: LogNormal | Quantiles
     """Generations of one episode."""
+    turns_growth: Annotated[float, Meta(ge=1)] = 1.0
+    """Factor by which `turns` have grown after `turns_growth_groups` groups, evenly over them: a workload that drifts."""
+    turns_growth_groups: AtLeast1 = 1
     turns_group_share: ShareOf1
     """Share of the log-variance of `turns` that a task's episodes have in common."""
     generated_tokens: AnyLaw
@@ -105,7 +108,9 @@ class TrainerLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     step_s: AtLeast0
     """Fixed part."""
     step_per_token_s: AtLeast0
-    """Per token of the batch."""
+    """Per token of the batch, on one GPU."""
+    gpus: AtLeast1 = 1
+    """Of its own; where it shares the swing engines' GPUs, it has as many as these. They share a batch evenly."""
     restart_s: AtLeast0
     """From a lost trainer to one that asks for a batch."""
 

@@ -114,7 +114,12 @@ class World:
         common = self._random("difficulty", group).gauss(0.0, 1.0)
         share = workload.turns_group_share
         z = math.sqrt(share) * common + math.sqrt(1 - share) * random.gauss(0.0, 1.0)
-        return self._draw_turns(max(round(workload.turns.at(z)), 1), random)
+        return self._draw_turns(max(round(workload.turns.at(z) * self._growth(group)), 1), random)
+
+    def _growth(self, group: int) -> float:
+        """Factor on the turns of a group's episodes."""
+        share = min(group / self.workload.turns_growth_groups, 1.0)
+        return 1.0 + (self.workload.turns_growth - 1.0) * share
 
     def _draw_turns(self, num_turns: int, random: Random) -> tuple[Turn, ...]:
         workload = self.workload

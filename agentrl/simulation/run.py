@@ -109,7 +109,13 @@ def build(
         engines=engines,
         entropy=Random(f"run/{config.seed}/{ledger.epoch}"),
     )
-    trainer = SimulatedTrainer(hardware.trainer, desk=brain.desk, epoch=ledger.epoch, disk=disk or TrainerDisk())
+    trainer = SimulatedTrainer(
+        hardware.trainer,
+        num_gpus=len(brain.fleet.swing) or hardware.trainer.gpus,
+        desk=brain.desk,
+        epoch=ledger.epoch,
+        disk=disk or TrainerDisk(),
+    )
     return Simulation(scenario=scenario, world=world, engines=engines, provider=provider, trainer=trainer, brain=brain)
 
 
@@ -144,7 +150,7 @@ def reference_config(
         seed=seed,
         agent=AgentConfig(
             format=ToolFormat.line,
-            max_turns=int(min(workload.turns.cap, 100_000)),
+            max_turns=int(min(workload.turns.cap * workload.turns_growth, 100_000)),
             max_turn_tokens=workload.max_turn_tokens,
             max_episode_tokens=workload.max_episode_tokens,
             tool_timeout_s=UNBOUNDED_S,

@@ -42,8 +42,9 @@ class TrainerDisk:
 class SimulatedTrainer:
     """The controller's `Trainer`, on a node of its own that can be killed."""
 
-    def __init__(self, law: TrainerLaw, *, desk: TrainerDesk, epoch: int, disk: TrainerDisk) -> None:
+    def __init__(self, law: TrainerLaw, *, num_gpus: int, desk: TrainerDesk, epoch: int, disk: TrainerDisk) -> None:
         self._law = law
+        self._num_gpus = num_gpus
         self._desk = desk
         self._epoch = epoch
         self._disk = disk
@@ -99,7 +100,7 @@ class SimulatedTrainer:
     async def _apply(self, batch: TrainBatch) -> None:
         assert batch.step == self._disk.version + 1
         tokens = sum(trajectory.num_tokens for trajectory in batch.trajectories)
-        step_s = self._law.step_s + self._law.step_per_token_s * tokens
+        step_s = self._law.step_s + self._law.step_per_token_s * tokens / self._num_gpus
         await asyncio.sleep(step_s)
         self.busy_s += step_s
         report = StepDone(
