@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import platform
+import pwd
 import shutil
 import subprocess
 import sys
@@ -14,10 +14,10 @@ from agentrl.doctor.check import Check, Status
 from agentrl.errors import UserError
 from agentrl.sandbox.bubblewrap import check_host
 from agentrl.sandbox.supervisor import seccomp
+from agentrl.sandbox.supervisor.userns import Standing
 
-_IDMAP_KERNEL = (5, 12)
-"""mount_setattr(2) with MOUNT_ATTR_IDMAP."""
-_SUBUIDS = 65_536
+_OVERLAY_KERNEL = (5, 12)
+"""Overlays in user namespaces came with 5.11, mounts with mapped ids with 5.12."""
 
 
 def check_sandboxes() -> list[Check]:
@@ -31,7 +31,6 @@ def check_sandboxes() -> list[Check]:
         judge_bubblewrap(bwrap, _version_of(bwrap)),
         *([] if bwrap is None else _trial()),
         judge_filter(supported=seccomp.supported(), machine=platform.machine()),
-        judge_overlay(known=_overlay_known(), idmap=_kernel() >= _IDMAP_KERNEL),
     ]
 
 
@@ -55,25 +54,30 @@ def judge_filter(*, supported: bool, machine: str) -> Check:
     )
 
 
-def judge_overlay(*, known: bool, idmap: bool) -> Check:
-    if known and idmap:
-        return Check(name="overlay", status=Status.OK, found="overlay file system and idmapped mounts")
-    lacking = "idmapped mounts (Linux 5.12)" if known else "the overlay file system"
-    fix = "use a newer kernel" if known else "`modprobe overlay`"
-    means = "images cannot be built, and snapshots and forks are not there"
-    return Check(name="overlay", status=Status.WEAK, found=f"no {lacking}", means=means, fix=fix)
+def judge_overlay(problem: str | None, *, kernel: tuple[int, int], known: bool) -> Check:
+    """`problem`: why the trial could not use one. `known`: whether the kernel has the file system."""
+    if problem is None:
+        return Check(name="overlay", status=Status.OK, found="roots are overlays")
+    if not known:
+        fix = "`modprobe overlay`"
+    elif kernel < _OVERLAY_KERNEL:
+        fix = f"use Linux {'.'.join(map(str, _OVERLAY_KERNEL))} or newer"
+    else:
+        fix = "run as root, or in a container with `--cap-add SYS_ADMIN --security-opt apparmor=unconfined`"
+    means = "images with steps cannot be built, and there are no snapshots and forks"
+    return Check(name="overlay", status=Status.WEAK, found=problem, means=means, fix=fix)
 
 
-def judge_ids(*, ranged: bool, root: bool, user: str, delegated: bool) -> Check:
-    """Which users there can be inside."""
+def judge_ids(*, ranged: bool, standing: Standing, root: bool, helper: bool, user: str) -> Check:
+    """Which users there can be inside. `helper`: whether newuidmap is installed."""
     if ranged:
-        return Check(name="user ids", status=Status.OK, found="65,536 per sandbox")
+        how = ", by newuidmap" if standing is Standing.SUBUID else ""
+        return Check(name="user ids", status=Status.OK, found=f"65,536 per sandbox{how}")
     if root:
         fix = "start the container with `--cap-add SETUID --cap-add SETGID`, outside of a user namespace of one id"
-    elif delegated:
-        fix = "run as root; your /etc/subuid range is not used by this version"
     else:
-        fix = f"run as root, or `sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}`"
+        delegate = f"`sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}`"
+        fix = delegate if helper else f"`apt-get install uidmap` and {delegate}"
     means = "inside there is only root: chown fails, and tasks with another user are refused"
     return Check(name="user ids", status=Status.WEAK, found="one", means=means, fix=fix)
 
@@ -85,19 +89,25 @@ def _trial() -> list[Check]:
     except UserError as error:
         means = "no sandbox can start"
         return [Check(name="namespaces", status=Status.FAILS, found=error.message, means=means, fix=error.hint or "")]
-    user = getpass.getuser()
     ids = judge_ids(
-        ranged=host.ids.ranged, root=os.geteuid() == 0, user=user, delegated=_has_subuids(Path("/etc/subuid"), user)
+        ranged=host.ids.ranged,
+        standing=host.standing,
+        root=os.geteuid() == 0,
+        helper=shutil.which("newuidmap") is not None,
+        user=_user_name(),
     )
-    return [Check(name="namespaces", status=Status.OK, found="a trial sandbox started"), ids]
+    return [
+        Check(name="namespaces", status=Status.OK, found="a trial sandbox started"),
+        ids,
+        judge_overlay(host.no_overlay, kernel=_kernel(), known=_overlay_known()),
+    ]
 
 
-def _has_subuids(file: Path, user: str) -> bool:
+def _user_name() -> str:
     try:
-        lines = [line.split(":") for line in file.read_text().splitlines()]
-    except OSError:
-        return False
-    return any(len(line) == 3 and line[0] == user and int(line[2]) >= _SUBUIDS for line in lines)
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container started with a number
+        return str(os.geteuid())
 
 
 def _version_of(bwrap: str | None) -> str:

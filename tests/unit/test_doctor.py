@@ -13,6 +13,7 @@ from agentrl.cli.main import main
 from agentrl.doctor import limits, machine, sandboxes
 from agentrl.doctor.check import Check, Status, can_launch
 from agentrl.sandbox.supervisor.cgroups import Hierarchies
+from agentrl.sandbox.supervisor.userns import Standing
 
 V2 = Hierarchies(2, memory="/g/x", pids="/g/x", cpu="/g/x", freezer="/g/x")
 BARE = limits.Facts(
@@ -77,17 +78,25 @@ def test_what_no_launch_can_do_without_fails() -> None:
 
 def test_what_only_costs_something_is_weak() -> None:
     weak = [
-        sandboxes.judge_overlay(known=False, idmap=True),
-        sandboxes.judge_overlay(known=True, idmap=False),
-        sandboxes.judge_ids(ranged=False, root=True, user="root", delegated=False),
-        sandboxes.judge_ids(ranged=False, root=False, user="ann", delegated=False),
+        sandboxes.judge_overlay("no such device", kernel=(6, 1), known=False),
+        sandboxes.judge_overlay("not permitted", kernel=(5, 4), known=True),
+        sandboxes.judge_overlay("not permitted", kernel=(6, 1), known=True),
+        sandboxes.judge_ids(ranged=False, standing=Standing.ROOT, root=True, helper=True, user="root"),
+        sandboxes.judge_ids(ranged=False, standing=Standing.SINGLE, root=False, helper=True, user="ann"),
+        sandboxes.judge_ids(ranged=False, standing=Standing.SINGLE, root=False, helper=False, user="ann"),
         machine.judge_disk(Path("/runs"), writable=True, free_gib=0.5),
         machine.judge_files(256),
         machine.judge_git(None),
     ]
     assert {check.status for check in weak} == {Status.WEAK}
     assert all(check.means and check.fix for check in weak)
-    assert "--add-subuids 100000-165535 --add-subgids 100000-165535 ann" in weak[3].fix
+    assert [check.fix for check in weak[:3]] == [
+        "`modprobe overlay`",
+        "use Linux 5.12 or newer",
+        "run as root, or in a container with `--cap-add SYS_ADMIN --security-opt apparmor=unconfined`",
+    ]
+    delegate = "`sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann`"
+    assert (weak[4].fix, weak[5].fix) == (delegate, f"`apt-get install uidmap` and {delegate}")
     assert can_launch(weak)
 
 
@@ -95,8 +104,9 @@ def test_what_is_there_is_ok() -> None:
     fine = [
         sandboxes.judge_bubblewrap("/usr/bin/bwrap", "0.8.0"),
         sandboxes.judge_filter(supported=True, machine="x86_64"),
-        sandboxes.judge_overlay(known=True, idmap=True),
-        sandboxes.judge_ids(ranged=True, root=True, user="root", delegated=False),
+        sandboxes.judge_overlay(None, kernel=(6, 1), known=True),
+        sandboxes.judge_ids(ranged=True, standing=Standing.ROOT, root=True, helper=True, user="root"),
+        sandboxes.judge_ids(ranged=True, standing=Standing.SUBUID, root=False, helper=True, user="ann"),
         machine.judge_python("3.11.2", "2.10"),
         machine.judge_disk(Path("/runs"), writable=True, free_gib=100),
         machine.judge_files(resource.RLIM_INFINITY),
