@@ -67,12 +67,23 @@ def collect(
     ] = None,
     jobs: JobsOption = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the times as bars.")] = None,
+    real: Annotated[
+        bool, typer.Option("--real", help="On this machine instead: engines, sandboxes and waits are real.")
+    ] = False,
+    batches: Annotated[int, typer.Option("--batches", min=5, help="With --real: batches that each side collects.")] = 8,
     json_: JsonOption = False,
 ) -> None:
     """Time to a trainable batch in virtual time: this controller, its mechanisms, and the baselines."""
     from agentrl.bench.collect import as_json
     from agentrl.bench.collect import collect as run
 
+    if real:
+        given = {"--policy": policy, "--workload": workload, "--hardware": hardware, "--trials": trials, "--plot": plot}
+        unused = [name for name, value in {**given, "KEY=VALUE": laws}.items() if value]
+        if unused:
+            raise UserError(f"--real measures this machine, without {', '.join(unused)}", hint="leave it out")
+        _real(batches, as_json=json_)
+        return
     policies = _policies(policy)
     of = workload or "w_tb"
     chosen, machine, name = load_laws(of, hardware, laws or [])
@@ -89,6 +100,48 @@ def collect(
         _print_collected(results, f"{shown} on {name}, {seeds} seeds")
     if plot is not None:
         _draw(results, f"Time to a trainable batch, {shown} on {name}", plot)
+
+
+def _real(batches: int, *, as_json: bool) -> None:
+    import asyncio
+    import sys
+    import tempfile
+
+    from agentrl.bench.real import GROUP_SIZE, GROUPS, measure
+    from agentrl.bench.real_predicted import predict_real
+    from agentrl.sandbox.bubblewrap.host import check_host
+
+    check_host()
+    with tempfile.TemporaryDirectory(prefix="agentrl-bench-") as folder:
+        measured = asyncio.run(
+            measure(Path(folder), batches=batches, seed=0, say=lambda text: print(text, file=sys.stderr, flush=True))
+        )
+        predicted = predict_real(measured.config, measured.naive_ledger)
+    off = predicted.ratio / measured.ratio - 1
+    if as_json:
+        sides = {
+            name: {
+                "naive_batches_s": list(side.naive_batches_s),
+                "naive_s": side.naive_s,
+                "full_cold_s": side.full_cold_s,
+                "full_steady_s": side.full_steady_s,
+                "ratio": side.ratio,
+            }
+            for name, side in (("real", measured), ("predicted", predicted))
+        }
+        tree = {"trajectories": GROUPS * GROUP_SIZE, "batches": batches, **sides, "ratio_difference": off}
+        print(json.dumps(tree, indent=2))
+        return
+    rows = [
+        (name, f"{side.naive_s:.2f}", f"{side.full_cold_s:.2f}", f"{side.full_steady_s:.2f}", f"{side.ratio:.3f}")
+        for name, side in (("this machine", measured), ("simulated", predicted))
+    ]
+    columns = ("", "naive, s a batch", "full, first batch", "full, steady", "full / naive")
+    print_table(columns, rows, title=f"{GROUPS * GROUP_SIZE} trajectories a batch, {batches} batches each")
+    print(
+        f"The simulated ratio is {100 * off:+.0f} % off. It comes from the naive side's ledger: laws fitted to it,\n"
+        "and its episodes as they were."
+    )
 
 
 def _policies(names: list[str] | None) -> list[Policy]:

@@ -25,12 +25,14 @@ class LedgerRecords:
 
     def record_turn(self, record: TurnRecord) -> None:
         mask = record.segment.mask
+        num_prompt = len(mask) - len(mask.lstrip(b"\0")) if record.turn == 0 else 0
         result = record.result
         self._ledger.record_turn(
             **{**vars(record), "segment": encode(record.segment), "result": result and result_facts(result)},
             exit_code=result.exit_code if result else None,
             num_sampled=mask.count(1),
-            num_context=mask.count(0),
+            num_prompt=num_prompt,
+            num_observed=mask.count(0) - num_prompt,
         )
 
     def started(self, *, pid: int, start_ticks: int, role: str) -> None:

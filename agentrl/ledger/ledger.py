@@ -153,14 +153,15 @@ class Ledger:
         tool_s: float,
         suspended_s: float,
         num_sampled: int,
-        num_context: int,
+        num_prompt: int,
+        num_observed: int,
         segment: bytes,
     ) -> None:
         with self._write() as db:
             db.execute(
                 "INSERT INTO turns (episode, turn, began_at, ended_at, message, command, exit_code, observation, "
-                "generation_s, tool_s, num_sampled, num_context, segment, timeout_s, result, suspended_s) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "generation_s, tool_s, num_sampled, num_prompt, num_observed, segment, timeout_s, result, suspended_s) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     episode,
                     turn,
@@ -173,7 +174,8 @@ class Ledger:
                     generation_s,
                     tool_s,
                     num_sampled,
-                    num_context,
+                    num_prompt,
+                    num_observed,
                     segment,
                     timeout_s,
                     None if result is None else json.dumps(result),

@@ -85,10 +85,10 @@ class LedgerReader:
     def turn_times(self) -> list[TurnTimes]:
         """Finished turns of training episodes, by episode."""
         rows = self._db.execute(
-            "SELECT episode, turn, ended_at, generation_s, tool_s, num_sampled, num_context, command IS NOT NULL "
-            "FROM turns WHERE episode IN (SELECT id FROM episodes) ORDER BY episode, turn"
+            "SELECT episode, turn, began_at, ended_at, generation_s, tool_s, num_sampled, num_prompt, num_observed, "
+            "command IS NOT NULL FROM turns WHERE episode IN (SELECT id FROM episodes) ORDER BY episode, turn"
         )
-        return [TurnTimes(*row[:-1], called_tool=bool(row[-1])) for row in rows]
+        return [TurnTimes(*(*row[:-1], bool(row[-1]))) for row in rows]
 
     def steps(self) -> list[StepRow]:
         """All steps, in order."""

@@ -72,12 +72,15 @@ class TurnTimes:
 
     episode: str
     turn: int
+    began_at: float
     ended_at: float
     generation_s: float
+    """Active time, as is `tool_s`: what it was suspended is left out."""
     tool_s: float
     num_sampled: int
-    num_context: int
-    """Tokens of its observation and, in turn 0, of the prompt."""
+    num_prompt: int
+    """Tokens before the first message; 0 but in turn 0."""
+    num_observed: int
     called_tool: bool
 
 

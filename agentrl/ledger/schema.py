@@ -3,7 +3,7 @@
 Tables with blobs have a rowid: in one without, every look-up reads the whole rows it compares with, blobs included.
 """
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 TABLES = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -57,7 +57,8 @@ CREATE TABLE turns (
   generation_s REAL NOT NULL,
   tool_s REAL NOT NULL,
   num_sampled INTEGER NOT NULL,         -- tokens of the message
-  num_context INTEGER NOT NULL,         -- tokens of prompt (in turn 0) and observation
+  num_prompt INTEGER NOT NULL,          -- tokens before the first message; 0 but in turn 0
+  num_observed INTEGER NOT NULL,        -- tokens of the observation, with what the template adds
   segment BLOB NOT NULL,                -- wire.Segment; empty once the trajectory holds it
   timeout_s REAL,                       -- the command's limit
   result TEXT,                          -- JSON: what the command did, but for its output

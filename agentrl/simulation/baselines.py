@@ -1,4 +1,4 @@
-"""What to compare with: one batch, collected without this project's controller, over the same simulated edges.
+"""What to compare with: one batch, collected without this project's controller, over the same edges.
 
 `naive` runs every episode by itself, spreads requests round-robin over the engines, starts sandboxes when they are
 needed, runs lost episodes again from the start, and waits for all. `barrier` also waits twice: until all sandboxes are
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from functools import partial
+from typing import Protocol
 
 from agentrl.clock import monotonic
 from agentrl.inference.engine import Engine, Generation, SamplingParams
@@ -28,6 +29,7 @@ from agentrl.simulation.life import World
 from agentrl.simulation.run import Scenario, tasks
 from agentrl.simulation.sandbox import SimulatedProvider, SimulatedSandbox
 from agentrl.simulation.tongue import SimulatedChat, SimulatedModel, parse_episode
+from agentrl.tasks.task import Task
 
 
 class Baseline(StrEnum):
@@ -37,13 +39,50 @@ class Baseline(StrEnum):
     BARRIER = "barrier"
 
 
+class Book(Protocol):
+    """Told of every attempt."""
+
+    def started(self, spec: EpisodeSpec, member: int, attempt: int) -> None: ...
+
+    def ended(self, result: EpisodeResult) -> None: ...
+
+
+async def collect_all(
+    runner: EpisodeRunner, tasks: Sequence[Task], *, groups: Sequence[int], group_size: int, seed: int, book: Book
+) -> list[EpisodeResult]:
+    """Start every member of the groups at once, run the lost ones again from the start, and wait for all.
+
+    Returns their last attempts, by group and member. Group k has the k-th task, again from the first after the last.
+    """
+
+    async def run_member(group: int, member: int) -> EpisodeResult:
+        name = f"g{group:06d}"
+        for attempt in itertools.count():
+            spec = EpisodeSpec(
+                episode=f"{name}.m{member:03d}.a{attempt:02d}", group=name, task=tasks[group % len(tasks)], seed=seed
+            )
+            book.started(spec, member, attempt)
+            result = await runner.run(spec)
+            book.ended(result)
+            if result.verdict.usable:
+                return result
+        raise AssertionError("attempts do not end")
+
+    async with asyncio.TaskGroup() as running:
+        results = [
+            running.create_task(run_member(group, member), name=f"g{group}.m{member}")
+            for group in groups
+            for member in range(group_size)
+        ]
+    return [result.result() for result in results]
+
+
 async def run_baseline(baseline: Baseline, scenario: Scenario) -> Figures:
     """Collect one batch. Inside `simulate` only."""
-    workload, hardware = scenario.workload, scenario.hardware
-    world = World(workload, seed=scenario.config.seed, hygiene=scenario.hygiene)
+    workload, hardware, config = scenario.workload, scenario.hardware, scenario.config
+    world = World(workload, seed=config.seed, hygiene=scenario.hygiene)
     model = SimulatedModel(world)
     engines = [SimulatedEngine(f"engine-{index}", hardware.engine, model) for index in range(hardware.engines)]
-    config = scenario.config
     members = [(group, member) for group in range(workload.groups) for member in range(workload.group_size)]
     provider = _provider(baseline, world, config.sandbox, num_members=len(members))
     runner = EpisodeRunner(
@@ -54,31 +93,25 @@ async def run_baseline(baseline: Baseline, scenario: Scenario) -> Figures:
         recorder=NoRecords(),
         active_time=ActiveTime(),
     )
-    verdicts: Counter[str] = Counter()
-    all_tasks = tasks(workload.prompt_tokens)
-
-    async def run_member(group: int, member: int) -> EpisodeResult:
-        for attempt in itertools.count():
-            episode = f"g{group:06d}.m{member:03d}.a{attempt:02d}"
-            spec = EpisodeSpec(episode=episode, group=f"g{group:06d}", task=all_tasks[group], seed=config.seed)
-            result = await runner.run(spec)
-            verdicts[result.verdict.value] += 1
-            if result.verdict.usable:
-                return result
-        raise AssertionError("attempts do not end")
-
-    async with asyncio.TaskGroup() as running:
-        results = [running.create_task(run_member(*who), name=f"g{who[0]}.m{who[1]}") for who in members]
+    verdicts = Verdicts()
+    results = await collect_all(
+        runner,
+        tasks(workload.prompt_tokens),
+        groups=range(workload.groups),
+        group_size=workload.group_size,
+        seed=config.seed,
+        book=verdicts,
+    )
     return figures(
         batches_s=[monotonic()],
-        trained=[_trained(result.result(), provider) for result in results],
+        trained=[_trained(result, provider) for result in results],
         launched=[drawn(world, *who, 0) for who in members],
         engines=[engine.stats for engine in engines],
         engine_s=len(engines) * monotonic(),
-        verdicts=verdicts,
+        verdicts=verdicts.counts,
         lost=0,
         bound_s=bound(
-            [world.life(*parse_episode(result.result().spec.episode)) for result in results],
+            [world.life(*parse_episode(result.spec.episode)) for result in results],
             workload,
             hardware,
             sandboxes=min(len(members), hardware.sandboxes),
@@ -100,6 +133,19 @@ class RoundRobin:
 
     def forget(self, episode: str) -> None:
         return
+
+
+class Verdicts:
+    """A `Book` that counts verdicts."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def started(self, spec: EpisodeSpec, member: int, attempt: int) -> None:
+        return
+
+    def ended(self, result: EpisodeResult) -> None:
+        self.counts[result.verdict.value] += 1
 
 
 class NoRecords:

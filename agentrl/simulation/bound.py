@@ -61,6 +61,7 @@ def bound(
     sandboxes: int,
     warm: bool,
     batches: int = 1,
+    trainer_gpus: int = 1,
     carry_over: bool = False,
 ) -> Bound:
     """Bound of the time of one batch, where `lives` are the episodes of `batches` batches.
@@ -68,13 +69,14 @@ def bound(
     `carry_over`: unfinished episodes go on beside the next batch, so that none waits for its own longest one.
     """
     alone = [unloaded_s(life, workload, hardware.engine, warm=warm) for life in lives]
+    law = hardware.trainer
     work_s = sum(engine_s(life, workload, hardware.engine) for life in lives)
     return Bound(
         longest=0.0 if carry_over else max(alone),
         engines=work_s / hardware.engines / batches,
         sandboxes=sum(alone) / sandboxes / batches,
         starts=0.0 if warm else sum(life.start_cold_s for life in lives) / hardware.sandbox_starts / batches,
-        trainer=hardware.trainer.step_s + hardware.trainer.step_per_token_s * _tokens(lives, workload) / batches,
+        trainer=law.step_s + law.step_per_token_s * _tokens(lives, workload) / batches / trainer_gpus,
     )
 
 

@@ -28,6 +28,7 @@ from agentrl.simulation.fit import (
     overlapping,
     service_times,
 )
+from agentrl.simulation.job import trainer_gpus
 from agentrl.simulation.laws import AnyLaw, Constant, Quantiles
 from agentrl.simulation.observed import Observed
 
@@ -74,7 +75,8 @@ def calibrate(observed: Observed, config: JobConfig) -> Calibration:
             f"{len(observed.turns)} usable episodes are too few to fit laws to",
             hint=f"at least {MIN_EPISODES}; 200 and more give laws to rely on",
         )
-    starts = _starts(observed, config.sandbox.start_concurrency)
+    asked, up = zip(*observed.starts, strict=True)
+    starts = service_times(asked, up, at_once=config.sandbox.start_concurrency)
     samples: dict[str, Sequence[float]] = {
         "generated_tokens": observed.generated_tokens,
         "observation_tokens": observed.observation_tokens,
@@ -109,21 +111,12 @@ def calibrate(observed: Observed, config: JobConfig) -> Calibration:
     hardware = Hardware(
         engines=config.inference.num_engines,
         engine=engine,
-        trainer=_trainer(observed),
+        trainer=_trainer(observed, config),
         sandboxes=config.sandbox.max_sandboxes,
         sandbox_starts=config.sandbox.start_concurrency,
     )
     fits = [_fit("turns", observed.turns, turns), *(_fit(name, samples[name], law) for name, law in laws.items())]
     return Calibration(workload=workload, hardware=hardware, fits=(*fits, engine_fit))
-
-
-def _starts(observed: Observed, at_once: int) -> list[float]:
-    """Seconds of a sandbox's start once it had its turn, where nothing held it up."""
-    asked = [begin for begin, _, _ in observed.starts]
-    served = [end for _, end, _ in observed.starts]
-    times = service_times(asked, served, at_once=at_once)
-    quiet = [time for time, (_, _, undisturbed) in zip(times, observed.starts, strict=True) if undisturbed]
-    return quiet or times
 
 
 def _engine(observed: Observed, config: JobConfig) -> tuple[EngineLaw, Fit]:
@@ -169,13 +162,15 @@ def _engine(observed: Observed, config: JobConfig) -> tuple[EngineLaw, Fit]:
     return law, fit
 
 
-def _trainer(observed: Observed) -> TrainerLaw:
+def _trainer(observed: Observed, config: JobConfig) -> TrainerLaw:
+    """Least squares of a step's seconds on one and on its tokens, each GPU taking its part of these."""
+    gpus = trainer_gpus(config)
     if not observed.train:
-        return TrainerLaw(step_s=0.0, step_per_token_s=0.0, restart_s=_RESTART_S)
-    tokens = np.array([tokens for tokens, _ in observed.train])
+        return TrainerLaw(step_s=0.0, step_per_token_s=0.0, gpus=gpus, restart_s=_RESTART_S)
+    tokens = np.array([tokens / gpus for tokens, _ in observed.train])
     seconds = np.array([seconds for _, seconds in observed.train])
     step_s, per_token_s = least_squares(np.stack([np.ones_like(tokens), tokens], axis=1), seconds).tolist()
-    return TrainerLaw(step_s=_round(step_s), step_per_token_s=_round(per_token_s), restart_s=_RESTART_S)
+    return TrainerLaw(step_s=_round(step_s), step_per_token_s=_round(per_token_s), gpus=gpus, restart_s=_RESTART_S)
 
 
 def _fit(name: str, values: Sequence[float], law: AnyLaw) -> Fit:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from agentrl.config.schema import JobConfig
+from agentrl.controller.config import num_swing
 from agentrl.errors import UserError
 from agentrl.inference.config import EngineBackend
 from agentrl.rollout.config import ToolFormat
@@ -73,12 +74,18 @@ def simulated_job(
                 hardware,
                 engines=config.inference.num_engines,
                 engine=engine,
+                trainer=msgspec.structs.replace(hardware.trainer, gpus=config.trainer.world_size),
                 sandboxes=config.sandbox.max_sandboxes,
                 sandbox_starts=config.sandbox.start_concurrency,
             ),
         ),
         notes=tuple(notes),
     )
+
+
+def trainer_gpus(config: JobConfig) -> int:
+    """GPUs that train: those of the swing engines, or the trainer's own."""
+    return num_swing(config.schedule.swing, config.inference.num_engines) or config.trainer.world_size
 
 
 def _with_budgets_of(workload: Workload, job: JobConfig) -> JobConfig:

@@ -1,13 +1,11 @@
 """What a run's ledger says about the world: samples for the laws of a workload and of a machine.
 
-Only what suspensions did not stretch counts: intervals that a step's training or publication overlaps are left out
-wherever enough others remain. Times that the ledger does not hold are differences: a sandbox was up when the first
-generation began, and the verifier ran from the last turn to the episode's end.
+Generations and commands are in active time, which suspensions do not stretch. Times that the ledger does not hold are
+differences: a sandbox was up when the first turn began, and the verifier ran from the last turn to the episode's end.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,13 +14,10 @@ from typing import TypeVar
 
 from agentrl.ledger.reader import LedgerReader
 from agentrl.ledger.rows import EpisodeTimes, StepRow, TurnTimes
+from agentrl.simulation.fit import service_times
 from agentrl.simulation.replay import Recorded, RecordedTurn
 
-S = TypeVar("S")
 N = TypeVar("N", int, float)
-
-_ENOUGH = 30
-"""Undisturbed samples that are preferred to more, disturbed ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +45,8 @@ class Observed:
     prompt_tokens: tuple[int, ...]
     tool_s: tuple[float, ...]
     verifier_s: tuple[float, ...]
-    starts: tuple[tuple[float, float, bool], ...]
-    """(asked, up, undisturbed) of sandboxes, in the order in which they were asked for."""
+    starts: tuple[tuple[float, float], ...]
+    """(asked, up) of sandboxes, in the order in which they were asked for."""
     generations: tuple[Generated, ...]
     infrastructure_share: float
     """Of ended episodes."""
@@ -67,73 +62,50 @@ class _Episode:
 
     @property
     def up_at(self) -> float:
-        return _generation_began(self.turns[0])
+        return self.turns[0].began_at
 
 
 def observe(reader: LedgerReader) -> Observed:
     """Everything that a ledger says about the laws."""
     steps = reader.steps()
-    disturbed = Disturbed([(s.assigned_at, s.published_at) for s in steps if s.published_at is not None])
     episodes = _episodes(reader)
     usable = [episode for episode in episodes if episode.times.reward is not None]
     ended = [times for times in reader.episode_times() if times.verdict is not None]
     turns = [turn for episode in episodes for turn in episode.turns]
-    quiet = disturbed.prefer_quiet(turns, lambda t: (_generation_began(t), t.ended_at))
-    verified = disturbed.prefer_quiet(usable, lambda e: (e.turns[-1].ended_at, e.times.ended_at))
-    prompts = prompt_tokens(episodes)
     return Observed(
         num_episodes=len(ended),
         turns=tuple(len(episode.turns) for episode in usable),
         turns_by_group=_by_group(usable, lambda episode: len(episode.turns)),
         rewards_by_group=_by_group(usable, lambda episode: episode.times.reward or 0.0),
         generated_tokens=tuple(turn.num_sampled for turn in turns),
-        observation_tokens=tuple(turn.num_context for turn in turns if turn.turn > 0 and turn.num_context > 0),
-        prompt_tokens=prompts,
-        tool_s=tuple(turn.tool_s for turn in quiet if turn.called_tool),
-        verifier_s=tuple(episode.times.ended_at - episode.turns[-1].ended_at for episode in verified),
-        starts=tuple((e.times.started_at, e.up_at, not disturbed(e.times.started_at, e.up_at)) for e in episodes),
-        generations=tuple(_generated(turn) for turn in quiet),
+        observation_tokens=tuple(turn.num_observed for turn in turns if turn.num_observed > 0),
+        prompt_tokens=tuple(episode.turns[0].num_prompt for episode in episodes),
+        tool_s=tuple(turn.tool_s for turn in turns if turn.called_tool),
+        verifier_s=tuple(episode.times.ended_at - episode.turns[-1].ended_at for episode in usable),
+        starts=tuple((episode.times.started_at, episode.up_at) for episode in episodes),
+        generations=tuple(_generations(episodes)),
         infrastructure_share=_share([times.verdict == "infra_failure" for times in ended]),
-        train=tuple(_trained(steps)),
+        train=tuple(_trained(reader, steps)),
         publish_s=tuple(
             s.published_at - s.applied_at for s in steps if s.published_at is not None and s.applied_at is not None
         ),
     )
 
 
-def recorded_groups(reader: LedgerReader) -> list[tuple[Recorded, ...]]:
-    """Episodes with a usable verdict as they were, by group in launch order and member: for `replay`."""
-    by_group: dict[str, list[Recorded]] = defaultdict(list)
-    for episode in sorted(_episodes(reader), key=lambda e: e.times.episode):
+def recorded_groups(reader: LedgerReader, *, starts_at_once: int) -> list[tuple[Recorded, ...]]:
+    """Episodes with a usable verdict as they were, by group in launch order and member: for `replay`.
+
+    `starts_at_once`: sandboxes that started at once; what an episode waited for its turn is no part of its start.
+    """
+    episodes = _episodes(reader)
+    starts_s = service_times(
+        [one.times.started_at for one in episodes], [one.up_at for one in episodes], at_once=starts_at_once
+    )
+    by_group: dict[str, list[tuple[str, Recorded]]] = defaultdict(list)
+    for episode, start_s in zip(episodes, starts_s, strict=True):
         if episode.times.reward is not None:
-            by_group[episode.times.group].append(_recorded(episode))
-    return [tuple(by_group[group]) for group in sorted(by_group)]
-
-
-class Disturbed:
-    """Spans of time in which episodes were held up by something else than the world."""
-
-    def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
-        self._spans = sorted(spans)
-        self._begins = [begin for begin, _ in self._spans]
-
-    def __call__(self, begin: float, end: float) -> bool:
-        """Whether any of them overlaps the interval."""
-        index = bisect_right(self._begins, end) - 1
-        return index >= 0 and self._spans[index][1] > begin
-
-    def prefer_quiet(self, items: Sequence[S], span: Callable[[S], tuple[float, float]]) -> list[S]:
-        """The items that were not held up; all of them if those are few."""
-        quiet = [item for item in items if not self(*span(item))]
-        return quiet if len(quiet) >= _ENOUGH else list(items)
-
-
-def prompt_tokens(episodes: Sequence[_Episode]) -> tuple[int, ...]:
-    """Context tokens of first turns, which are prompt and first observation together, less a usual observation."""
-    observed = sorted(t.num_context for e in episodes for t in e.turns[1:-1])
-    usual = observed[len(observed) // 2] if observed else 0
-    single = [e.turns[0].num_context for e in episodes if len(e.turns) == 1]
-    return tuple(single) if len(single) >= _ENOUGH else tuple(max(e.turns[0].num_context - usual, 1) for e in episodes)
+            by_group[episode.times.group].append((episode.times.episode, _recorded(episode, start_s)))
+    return [tuple(one for _, one in sorted(by_group[group], key=lambda pair: pair[0])) for group in sorted(by_group)]
 
 
 def _episodes(reader: LedgerReader) -> list[_Episode]:
@@ -142,38 +114,48 @@ def _episodes(reader: LedgerReader) -> list[_Episode]:
     return [_Episode(times, turns[times.episode]) for times in reader.episode_times() if times.episode in turns]
 
 
-def _generation_began(turn: TurnTimes) -> float:
-    return turn.ended_at - turn.tool_s - turn.generation_s
+def _generations(episodes: Sequence[_Episode]) -> list[Generated]:
+    """What an engine has to read for a message is the prompt, or the observation of the turn before."""
+    found: list[Generated] = []
+    for episode in episodes:
+        unread = 0
+        for turn in episode.turns:
+            found.append(
+                Generated(
+                    began=turn.began_at,
+                    ended=turn.began_at + turn.generation_s,
+                    num_sampled=turn.num_sampled,
+                    num_new_context=unread + turn.num_prompt,
+                )
+            )
+            unread = turn.num_observed
+    return found
 
 
-def _generated(turn: TurnTimes) -> Generated:
-    ended = turn.ended_at - turn.tool_s
-    return Generated(
-        began=ended - turn.generation_s,
-        ended=ended,
-        num_sampled=turn.num_sampled,
-        num_new_context=turn.num_context,
-    )
-
-
-def _recorded(episode: _Episode) -> Recorded:
+def _recorded(episode: _Episode, start_s: float) -> Recorded:
     turns = tuple(
-        RecordedTurn(generated_tokens=t.num_sampled, observation_tokens=t.num_context, tool_s=t.tool_s)
+        RecordedTurn(generated_tokens=t.num_sampled, observation_tokens=t.num_observed, tool_s=t.tool_s)
         for t in episode.turns
     )
     return Recorded(
         num_turns=len(turns),
         turns=turns,
-        start_s=max(episode.up_at - episode.times.started_at, 0.0),
+        start_s=start_s,
         verifier_s=max(episode.times.ended_at - episode.turns[-1].ended_at, 0.0),
         reward=episode.times.reward or 0.0,
     )
 
 
-def _trained(steps: Sequence[StepRow]) -> Iterable[tuple[float, float]]:
+def _trained(reader: LedgerReader, steps: Sequence[StepRow]) -> Iterable[tuple[float, float]]:
+    """Tokens of each step's batch, and seconds from the batch to the weights."""
+    step_of = {row.id: row.step for row in reader.groups(["batched"])}
+    tokens: dict[int | None, int] = defaultdict(int)
+    for row in reader.episodes():
+        if row.reward is not None and row.group in step_of:
+            tokens[step_of[row.group]] += row.num_tokens or 0
     for step in steps:
-        if step.applied_at is not None and "num_tokens" in step.metrics:
-            yield step.metrics["num_tokens"], step.applied_at - step.assigned_at
+        if step.applied_at is not None:
+            yield float(tokens[step.step]), step.applied_at - step.assigned_at
 
 
 def _by_group(episodes: Sequence[_Episode], value: Callable[[_Episode], N]) -> tuple[tuple[N, ...], ...]:

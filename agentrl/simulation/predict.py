@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -11,6 +12,7 @@ from typing import Any, TextIO
 from agentrl.clock import monotonic
 from agentrl.controller.admission import max_live_episodes
 from agentrl.errors import AgentrlError
+from agentrl.ledger.accounts import read_gpu_time
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.observe.events import Event, Observer, Observers
@@ -160,7 +162,7 @@ def _predicted(simulation: Simulation) -> Predicted:
         trained_per_step=len(trained) / len(steps),
         lag_p95=lags[int(0.95 * (len(lags) - 1))],
         lag_max=lags[-1],
-        gpu_s=_gpu_s(simulation, published[-1]),
+        gpu_s=_gpu_s(reader),
         bound=bound(
             [simulation.world.life(*parse_episode(row.id)) for row in trained],
             scenario.workload,
@@ -168,17 +170,18 @@ def _predicted(simulation: Simulation) -> Predicted:
             sandboxes=max_live_episodes(scenario.config),
             warm=scenario.warm,
             batches=len(steps),
+            trainer_gpus=simulation.trainer.num_gpus,
             carry_over=scenario.config.schedule.window_groups > scenario.config.schedule.groups_per_step,
         ),
         figures=simulation.figures(),
     )
 
 
-def _gpu_s(simulation: Simulation, seconds: float) -> dict[str, float]:
-    generate = sum(engine.stats.busy_s for engine in simulation.engines.made)
-    total = seconds * simulation.scenario.hardware.engines
-    train = simulation.trainer.busy_s
-    return {"generate": generate, "train": train, "else": max(total - generate - train, 0.0)}
+def _gpu_s(reader: LedgerReader) -> dict[str, float]:
+    spent: Counter[str] = Counter()
+    for row in read_gpu_time(reader):
+        spent[row.use] += row.num_gpus * row.spent_us
+    return {use: spent_us / 1e6 for use, spent_us in sorted(spent.items())}
 
 
 def _first(error: BaseException) -> BaseException:

@@ -6,6 +6,7 @@ Public trials say how long an agent worked and how its sandbox fared; the turns 
 from __future__ import annotations
 
 import csv
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,7 +90,19 @@ def timed_trials(path: Path) -> list[dict[str, str]]:
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not rows:
         raise UserError(f"{path}: no trial has setup_s, agent_s and verifier_s")
+    for row in rows:
+        _check_numbers(row, path)
     return rows
+
+
+def _check_numbers(row: Mapping[str, str], path: Path) -> None:
+    for column in ("setup_s", "agent_s", "verifier_s", "resolved"):
+        try:
+            usable = 0 <= float(row[column] or 0) < math.inf
+        except ValueError:
+            usable = False
+        if not usable:
+            raise UserError(f"{path}: trial of task {row['task']!r}: {column} is {row[column]!r}, not a number from 0")
 
 
 def seconds_of_turn(agent_s: list[float]) -> float:
@@ -99,13 +112,10 @@ def seconds_of_turn(agent_s: list[float]) -> float:
 
 
 def _recorded(row: Mapping[str, str], seconds_per_turn: float) -> Recorded:
-    try:
-        return Recorded(
-            num_turns=max(round(float(row["agent_s"]) / seconds_per_turn), 1),
-            start_s=float(row["setup_s"]),
-            verifier_s=float(row["verifier_s"]),
-            reward=float(row["resolved"] or 0),
-            failed=row["failure_mode"] in INFRASTRUCTURE,
-        )
-    except ValueError as error:
-        raise UserError(f"trial of task {row['task']!r}: {error}") from error
+    return Recorded(
+        num_turns=max(round(float(row["agent_s"]) / seconds_per_turn), 1),
+        start_s=float(row["setup_s"]),
+        verifier_s=float(row["verifier_s"]),
+        reward=float(row["resolved"] or 0),
+        failed=row["failure_mode"] in INFRASTRUCTURE,
+    )

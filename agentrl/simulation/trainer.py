@@ -44,7 +44,7 @@ class SimulatedTrainer:
 
     def __init__(self, law: TrainerLaw, *, num_gpus: int, desk: TrainerDesk, epoch: int, disk: TrainerDisk) -> None:
         self._law = law
-        self._num_gpus = num_gpus
+        self.num_gpus = num_gpus
         self._desk = desk
         self._epoch = epoch
         self._disk = disk
@@ -100,7 +100,7 @@ class SimulatedTrainer:
     async def _apply(self, batch: TrainBatch) -> None:
         assert batch.step == self._disk.version + 1
         tokens = sum(trajectory.num_tokens for trajectory in batch.trajectories)
-        step_s = self._law.step_s + self._law.step_per_token_s * tokens / self._num_gpus
+        step_s = self._law.step_s + self._law.step_per_token_s * tokens / self.num_gpus
         await asyncio.sleep(step_s)
         self.busy_s += step_s
         report = StepDone(

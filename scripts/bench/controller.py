@@ -96,7 +96,8 @@ def bare_writes(folder: Path, num_episodes: int) -> float:
         for turn in range(TURNS):
             ledger.record_turn(
                 episode=f"e{episode}", turn=turn, message="cat note", command="cat note", exit_code=0,
-                observation="note 1 2", generation_s=0.0, tool_s=0.0, num_sampled=3, num_context=4, segment=bytes(120),
+                observation="note 1 2", generation_s=0.0, tool_s=0.0, num_sampled=3, num_prompt=0, num_observed=4,
+                segment=bytes(120),
             )  # fmt: skip
         ledger.end_episode(
             f"e{episode}", verdict="success", cause="rewarded", num_turns=TURNS, num_tokens=50, active_s=0.0,

@@ -38,7 +38,10 @@ SURFACE = {
         "--json",
     ],  # fmt: skip
     "tune": [*FILE_AND_OVERRIDES, *LAWS, "--budget", "--steps", "--max-bias", "--best", "--jobs", "-j", "--json"],
-    "bench collect": ["KEY=VALUE", "--seeds", "--policy", "-p", *LAWS, "--trials", "--jobs", "-j", "--plot", "--json"],
+    "bench collect": [
+        "KEY=VALUE", "--seeds", "--policy", "-p", *LAWS, "--trials", "--jobs", "-j", "--plot", "--real", "--batches",
+        "--json",
+    ],  # fmt: skip
 }
 
 

@@ -240,7 +240,8 @@ def test_tokens_of_a_turn_are_kept_until_the_trajectory_holds_them(tmp_path: Pat
             tool_s=0.1,
             suspended_s=0.0,
             num_sampled=1,
-            num_context=3,
+            num_prompt=2,
+            num_observed=1,
             segment=b"tokens",
         )
         end(ledger, episode, reward, "success" if reward else "infra_failure")
