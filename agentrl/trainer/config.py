@@ -219,8 +219,8 @@ class TrainerConfig:
     """Largest global gradient norm."""
 
     micro_batch_tokens: Count = 2048
-    """Padded tokens of one forward pass on one rank; more tokens are split and accumulated. What fits a CPU's cache is
-    fastest there (1000 to 2000 for the tiny model); GPUs want more."""
+    """Padded tokens of one forward pass on one rank; more tokens are split, longest episodes first, and accumulated.
+    What fits a CPU's cache is fastest there (1000 to 2000 for the tiny model); GPUs want more."""
 
     activation_checkpointing: bool = False
     """Whether layers are computed again in the backward pass instead of keeping their activations: less memory, about a

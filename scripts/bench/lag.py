@@ -1,6 +1,6 @@
 """What forced policy lag does to learning, with and without corrections: the tiny model on the boxes tasks.
 
-    .venv/bin/python scripts/bench/lag.py [--seeds 5] [--lag 0 --lag 4] [--variant decoupled] [--steps 40] [--lr 1e-3]
+    .venv/bin/python scripts/bench/lag.py [--seeds 5] [--lag 0 --lag 4] [--variant decoupled] [--steps 40] [--lr 4e-4]
 
 At step k the engine samples with the weights of version k - 1 - lag, so every token is `lag` versions old when it is
 trained on (fewer in the first steps). Everything is in one process and deterministic: the embedded engine's core
@@ -253,12 +253,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--lag", type=int, action="append", help="a forced lag; all of 0, 1, 2, 4, 8 by default")
-    parser.add_argument("--variant", choices=list(VARIANTS), action="append")
+    parser.add_argument("--variant", choices=list(VARIANTS), action="append", help="all but masked by default")
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=4e-4)
     parser.add_argument("--seed", type=int, help="run one seed only and print a line of JSON a run")
     options = parser.parse_args()
-    lags, variants = options.lag or list(LAGS), options.variant or list(VARIANTS)
+    lags, variants = options.lag or list(LAGS), options.variant or ["decoupled", "none", "ppo"]
     if options.seed is not None:
         run_seed(options.seed, lags, variants, options.steps, options.lr)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import numpy as np
 import pytest
@@ -36,6 +38,24 @@ def test_every_trajectory_with_something_to_train_is_planned_once(lengths: list[
     plan = plan_ranks(range(len(lengths)), lengths, ranks, limit)
     planned = sorted(row for rank in plan for micro in rank for row in micro)
     assert planned == [row for row, length in enumerate(lengths) if length]
+
+
+def _cost(passes: list[list[int]]) -> int:
+    """Padded tokens, and 128 a pass."""
+    return sum(max(lengths) * len(lengths) + 128 for lengths in passes)
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=8), st.integers(400, 1200))
+def test_passes_are_cut_where_padding_and_passes_together_cost_least(lengths: list[int], limit: int) -> None:
+    (planned,) = plan_ranks(range(len(lengths)), lengths, 1, limit)
+    ordered = sorted(lengths, reverse=True)
+    possible = []
+    for choice in itertools.product([False, True], repeat=len(ordered) - 1):
+        cuts = [0, *(place + 1 for place, cut in enumerate(choice) if cut), len(ordered)]
+        passes = [ordered[start:end] for start, end in itertools.pairwise(cuts)]
+        if all(max(rows) * len(rows) <= limit for rows in passes):
+            possible.append(_cost(passes))
+    assert _cost([[lengths[row] for row in micro] for micro in planned]) == min(possible)
 
 
 @given(lengths_lists, st.integers(1, 4), st.integers(1, 200))
