@@ -30,6 +30,7 @@ def inspect_job(config: JobConfig, file: Path) -> PlanFacts:
             num_tasks=_count_tasks(config),
             num_cpus=len(os.sched_getaffinity(0)),
             model_found=None if folder is None else (folder / "config.json").is_file(),
+            layer_names=None if folder is None else layer_names(folder),
             tasks_found=None if config.tasks.path is None else Path(config.tasks.path).is_dir(),
         ),
     )
@@ -50,14 +51,29 @@ def model_shape(folder: Path) -> ModelShape | None:
         return None
 
 
+def layer_names(folder: Path) -> frozenset[str] | None:
+    """Last names of the layers with a matrix of weights, such as `q_proj`; None if no header can be read."""
+    try:
+        shapes = [shape for path in folder.glob("*.safetensors") for shape in _shapes(path).items()]
+    except (OSError, ValueError, KeyError, TypeError, struct.error):
+        return None
+    return (
+        frozenset(name.split(".")[-2] for name, shape in shapes if name.endswith(".weight") and len(shape) == 2) or None
+    )
+
+
 def _count_parameters(path: Path) -> int:
-    """Numbers in one safetensors file: its first 8 bytes give the length of a JSON header with every shape."""
+    return sum(_product(shape) for shape in _shapes(path).values())
+
+
+def _shapes(path: Path) -> dict[str, list[int]]:
+    """Of the tensors in one safetensors file: its first 8 bytes give the length of a JSON header."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > _MAX_HEADER_BYTES:
             raise ValueError(f"{path}: header of {length} bytes")
         header: dict[str, Any] = json.loads(file.read(length))
-    return sum(_product(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    return {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
 
 
 def _product(shape: list[int]) -> int:

@@ -33,6 +33,8 @@ class LintFacts:
     """CPUs that this process may use."""
     model_found: bool | None = None
     """Whether `model.path` is a folder with a config.json."""
+    layer_names: frozenset[str] | None = None
+    """Last names of the layers of the model in `model.path`, such as `q_proj`."""
     tasks_found: bool | None = None
     """Whether `tasks.path` is a folder."""
 

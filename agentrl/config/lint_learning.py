@@ -117,6 +117,16 @@ def learning_settings_used(config: JobConfig, facts: LintFacts) -> Iterator[Find
             yield warning(key, f"is ignored: {why}", "remove it")
 
 
+def lora_layers_exist(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """Adapters sit on layers by name: a name that no layer has gives none, and the trainer would end at its start."""
+    if not config.trainer.lora_rank or facts.layer_names is None:
+        return
+    for name in config.trainer.lora_targets:
+        if name not in facts.layer_names:
+            known = ", ".join(sorted(facts.layer_names))
+            yield error("trainer.lora_targets", f"the model has no layer named {name}", f"it has {known}")
+
+
 LEARNING_RULES: tuple[Callable[[JobConfig, LintFacts], Iterator[Finding]], ...] = (
     ratio_bands_hold_one,
     group_bands_ordered,
@@ -125,4 +135,5 @@ LEARNING_RULES: tuple[Callable[[JobConfig, LintFacts], Iterator[Finding]], ...] 
     constant_has_tokens,
     clips_fit_surrogate,
     learning_settings_used,
+    lora_layers_exist,
 )

@@ -50,7 +50,7 @@ class TrainerJob:
     """Sampling temperature of the episodes; log-probs are taken at it."""
     seed: int
     total_steps: int
-    """Steps of the run, for log lines; the controller decides when the run is finished."""
+    """Steps of the run, for log lines and the learning-rate schedule; the controller decides when it is finished."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     controller_retry_s: float = 60.0

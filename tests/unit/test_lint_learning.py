@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from agentrl.config.compose import load
-from agentrl.config.lint import Severity, lint
+from agentrl.config.inspect_job import layer_names
+from agentrl.config.lint import LintFacts, Severity, lint
 from agentrl.config.lint_learning import LEARNING_RULES
+from tests.fixtures.tiny_model import make_tiny_model
 from tests.unit.test_lint import ERROR, FACTS, WARNING, found, with_
 
 CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
@@ -69,8 +71,16 @@ def test_what_an_evenly_stricter_treatment_of_groups_asks_for_passes() -> None:
     assert lint(with_(**{f"algorithm__{name}": value for name, value in values.items()}), FACTS) == []
 
 
+def test_adapters_on_layers_that_the_model_has_not_are_an_error(tmp_path: Path) -> None:
+    make_tiny_model(tmp_path)
+    facts = LintFacts(num_cpus=2, layer_names=layer_names(tmp_path))
+    assert found(with_(trainer__lora_rank=4), facts) == set()
+    wrong = found(with_(trainer__lora_rank=4, trainer__lora_targets=["q_proj", "query"]), facts)
+    assert wrong == {("lora_layers_exist", ERROR, "trainer.lora_targets")}
+
+
 def test_every_rule_has_a_case_and_a_reason() -> None:
-    assert {rule.__name__ for rule in LEARNING_RULES} == {rule for rule, _, _, _ in CASES}
+    assert {rule.__name__ for rule in LEARNING_RULES} == {rule for rule, _, _, _ in CASES} | {"lora_layers_exist"}
     assert all(rule.__doc__ for rule in LEARNING_RULES)
 
 
