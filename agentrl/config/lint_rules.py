@@ -70,6 +70,17 @@ def deadlines_nest(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
             yield _error(outer, f"{outer_s:g} s does not exceed {inner} ({inner_s:g} s)", "deadlines must nest")
 
 
+def builds_end_in_time(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """A sandbox in which a step of an image runs is closed like any other at the end of its lifetime."""
+    sandbox = config.sandbox
+    if sandbox.build_timeout_s >= sandbox.lifetime_s:
+        yield _error(
+            "sandbox.build_timeout_s",
+            f"{sandbox.build_timeout_s:g} s does not stay below sandbox.lifetime_s ({sandbox.lifetime_s:g} s)",
+            "lower it, or raise the lifetime",
+        )
+
+
 def command_limits_bite(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
     """A command's own limit that its sandbox's limit comes before never holds."""
     agent, sandbox = config.agent, config.sandbox
@@ -341,6 +352,7 @@ RULES: tuple[Rule, ...] = (
     tasks_source,
     recipe_fits_tasks,
     deadlines_nest,
+    builds_end_in_time,
     command_limits_bite,
     stall_is_last,
     request_outlives_turn,

@@ -49,6 +49,23 @@ class SandboxConfig:
     disk_mb: Count = 128
     """Writable space of one sandbox, in MiB (a sized tmpfs; counts as memory)."""
 
+    writable_system: bool | None = None
+    """Whether commands may change /usr, and so the programs that the verifier runs. null: where the image's own steps
+    run commands, because its task then expects a system of its own; elsewhere /usr is read-only."""
+
+    cache_dir: str | None = None
+    """Folder of built image layers, shared by all runs. null: agentrl in the user's cache folder."""
+
+    build_network: bool = False
+    """Whether commands that build images have this machine's network, its own services included. Never while an agent
+    acts."""
+
+    build_timeout_s: Seconds = 600.0
+    """Wall time of one step of an image. Must stay below lifetime_s."""
+
+    build_disk_mb: Count = 1024
+    """What one step of an image may write, in MiB (a sized tmpfs; counts as memory)."""
+
     output_limit_bytes: Count = 65536
     """Bytes of stdout, and of stderr, that one exec keeps; the rest is counted and dropped."""
 

@@ -75,6 +75,7 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     ("deadlines_nest", {"agent__turn_timeout_s": 300}, ERROR, "agent.episode_timeout_s"),
     ("deadlines_nest", {"agent__episode_timeout_s": 1800}, ERROR, "sandbox.lifetime_s"),
     ("deadlines_nest", {"sandbox__lifetime_s": 2400}, ERROR, "schedule.stall_timeout_s"),
+    ("builds_end_in_time", {"sandbox__build_timeout_s": 1800}, ERROR, "sandbox.build_timeout_s"),
     ("command_limits_bite", {"agent__tool_pids": 129}, WARNING, "agent.tool_pids"),
     ("command_limits_bite", {"agent__tool_memory_mb": 600}, WARNING, "agent.tool_memory_mb"),
     ("command_limits_bite", {"agent__tool_file_mb": 200}, WARNING, "agent.tool_file_mb"),

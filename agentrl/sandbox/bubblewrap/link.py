@@ -12,6 +12,7 @@ from typing import Any
 
 from agentrl.errors import SandboxError, UserError
 from agentrl.sandbox.bubblewrap import bare_python
+from agentrl.sandbox.death import Death
 from agentrl.sandbox.supervisor import frames
 
 _START_TIMEOUT_S = 20.0
@@ -48,7 +49,7 @@ class SupervisorLink:
         refuse a put; UserError for a user that is not there.
         """
         if self._lost is not None:
-            raise SandboxError(self._lost)
+            raise SandboxError(self._lost, death=Death.UNREACHABLE)
         request_id = next(self._ids)
         future: asyncio.Future[tuple[frames.Header, bytes]] = asyncio.get_running_loop().create_future()
         self._pending[request_id] = future
@@ -102,7 +103,7 @@ class SupervisorLink:
         self._lost = self._lost or why
         for future in self._pending.values():
             if not future.done():
-                future.set_exception(SandboxError(self._lost))
+                future.set_exception(SandboxError(self._lost, death=Death.UNREACHABLE))
 
 
 async def open_link(settings: dict[str, Any]) -> tuple[SupervisorLink, frames.Header]:
@@ -145,4 +146,5 @@ def _error(header: frames.Header) -> Exception:
         return OSError(number, message)
     if kind == "UnknownUser":
         return UserError(message)
-    return SandboxError(message)
+    death = header.get("death")
+    return SandboxError(message, death=Death(death) if death else None)

@@ -8,29 +8,28 @@ import logging
 import os
 import platform
 import re
-import secrets
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from agentrl.errors import ImageError, SandboxError, UserError
-from agentrl.sandbox.bubblewrap import records
+from agentrl.sandbox.bubblewrap.building import apply_step
 from agentrl.sandbox.bubblewrap.host import Host, check_host
-from agentrl.sandbox.bubblewrap.layout import UNCOUNTED_MB, bwrap_argv, merged_folders, root_place
-from agentrl.sandbox.bubblewrap.link import SupervisorLink, open_link
+from agentrl.sandbox.bubblewrap.images import ImageStore
+from agentrl.sandbox.bubblewrap.layout import UNCOUNTED_MB, bwrap_argv, root_place
+from agentrl.sandbox.bubblewrap.link import SupervisorLink
 from agentrl.sandbox.bubblewrap.memory import available_bytes
 from agentrl.sandbox.bubblewrap.records import reap
 from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox
 from agentrl.sandbox.bubblewrap.snapshot import BubblewrapSnapshot
-from agentrl.sandbox.bubblewrap.start_files import image_files, joined, made_up_files, overlay_base
+from agentrl.sandbox.bubblewrap.start_files import image_files, joined, made_up_files
+from agentrl.sandbox.bubblewrap.supervision import Supervision
 from agentrl.sandbox.bubblewrap.transfer import Upload
 from agentrl.sandbox.config import SandboxConfig
-from agentrl.sandbox.provider import Capabilities, Image, SandboxSpec, Snapshot
+from agentrl.sandbox.provider import Capabilities, Image, Run, SandboxSpec, Snapshot, Step
 from agentrl.sandbox.supervisor import seccomp
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 _NAME_CHARS = 64
-_LIMITS_BY = {2: "cgroup2", 1: "cgroup1", 0: "rlimits"}
 
 __all__ = ["BubblewrapProvider", "reap"]
 
@@ -52,28 +51,28 @@ class BubblewrapProvider:
                 hint="set sandbox.seccomp=false to run sandboxes without one",
             )
         self._config = config
-        self._state_dir = state_dir
-        self._stage = state_dir.resolve()
-        """In the supervisor's eyes: where it puts file systems together, and no records are."""
         self._host = host or check_host()
         if self._host.no_overlay:
             logger.warning("no snapshots and no built images: %s", self._host.no_overlay)
-        self._link: SupervisorLink | None = None
-        self._record: Path | None = None
-        self._limits_by: str | None = None
-        self._link_lock = asyncio.Lock()
+        self._supervision = Supervision(self._host, state_dir)
+        self._images = ImageStore(
+            cache_folder(config.cache_dir),
+            self._host.ids,
+            network=config.build_network,
+            build=self._build,
+            discard=self._discard,
+        )
         self._starts = asyncio.Semaphore(config.start_concurrency)
         self._slots = asyncio.Semaphore(config.max_sandboxes)
         self._names = itertools.count(1)
         self._open: set[str] = set()
         self._num_starting = 0
-        self._closed = False
 
     @property
     def limits_by(self) -> str | None:
         """What holds memory and processes: cgroup2, cgroup1, or rlimits (per process, so weaker). None before the
         first sandbox."""
-        return self._limits_by
+        return self._supervision.limits_by
 
     @property
     def num_open(self) -> int:
@@ -89,15 +88,17 @@ class BubblewrapProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(snapshot=self._host.overlay, build=False)
+        return Capabilities(snapshot=self._host.overlay, build=self._host.overlay)
 
     async def prepare(self, image: Image) -> None:
         """See `SandboxProvider.prepare`."""
         if image.steps:
-            raise ImageError("this backend builds no images")
+            if not self._host.overlay:
+                raise ImageError(f"this machine can build no images: {self._host.no_overlay}")
+            await self._images.layers(image.steps)
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> BubblewrapSandbox:
-        """Start one. Waits at most start_timeout_s for a free slot. Raises SandboxError."""
+        """Start one. Waits at most start_timeout_s for a free slot. Raises SandboxError, ImageError."""
         await self.prepare(spec.image)
         timeout_s = self._config.start_timeout_s
         try:
@@ -118,22 +119,46 @@ class BubblewrapProvider:
 
     async def close(self) -> None:
         """Close every sandbox that is still open, and the supervisor. Idempotent."""
-        self._closed = True
-        async with self._link_lock:
-            await self._end_supervisor()
-            self._open.clear()
+        await self._supervision.close()
+        self._open.clear()
 
     async def _start(self, spec: SandboxSpec, snapshot: Snapshot | None) -> BubblewrapSandbox:
         try:
             upload = await asyncio.to_thread(self._files, spec.image, snapshot is not None)
         except (OSError, ValueError) as error:
             raise SandboxError(f"an image's files cannot be read: {error}") from error
-        link = await self._supervisor()
+        link = await self._supervision.link()
         if snapshot is not None and not (isinstance(snapshot, BubblewrapSnapshot) and snapshot.held_by(link)):
             raise SandboxError(f"snapshot {snapshot.id} was released, or went with its supervisor or provider")
-        config = self._config
-        disk_mb = _least(spec.disk_mb, config.disk_mb)
-        memory_mb = _least(spec.memory_mb, config.memory_mb) + disk_mb + UNCOUNTED_MB
+        config, image = self._config, spec.image
+        layers = await self._images.layers(image.steps) if image.steps and snapshot is None else ()
+        writable = config.writable_system
+        return await self._start_box(
+            link,
+            spec,
+            upload,
+            memory_mb=_least(spec.memory_mb, config.memory_mb),
+            disk_mb=_least(spec.disk_mb, config.disk_mb),
+            layers=layers,
+            snapshot=None if snapshot is None else snapshot.id,
+            writable_system=any(isinstance(step, Run) for step in image.steps) if writable is None else writable,
+        )
+
+    async def _start_box(
+        self,
+        link: SupervisorLink,
+        spec: SandboxSpec,
+        upload: Upload,
+        *,
+        memory_mb: int,
+        disk_mb: int,
+        layers: tuple[str, ...] = (),
+        snapshot: str | None = None,
+        writable_system: bool = False,
+        network: bool = False,
+    ) -> BubblewrapSandbox:
+        """One that has answered. `layers` or `snapshot` is what it stands on. Raises SandboxError."""
+        config, overlay = self._config, self._host.overlay
         box_id = f"{next(self._names)}-{_NOT_IN_NAMES.sub('_', spec.owner or 'box')[:_NAME_CHARS]}"
         sandbox = BubblewrapSandbox(
             link,
@@ -142,6 +167,12 @@ class BubblewrapProvider:
             output_limit_bytes=config.output_limit_bytes,
             on_closed=lambda: self._release(box_id),
         )
+        root = {
+            "layers": layers,
+            "snapshot": snapshot,
+            "disk_bytes": disk_mb << 20,
+            "writable_system": writable_system,
+        }
         try:
             await link.request(
                 "start",
@@ -150,10 +181,11 @@ class BubblewrapProvider:
                     self._host.bwrap,
                     disk_bytes=disk_mb << 20,
                     seccomp=config.seccomp,
-                    root=root_place() if self._host.overlay else None,
+                    root=root_place() if overlay else None,
+                    network=network,
                 ),
-                root=self._root(disk_mb, snapshot),
-                memory_bytes=memory_mb << 20,
+                root=root if overlay else None,
+                memory_bytes=memory_mb + disk_mb + UNCOUNTED_MB << 20,
                 pids=config.pids,
                 seccomp=config.seccomp,
                 cpus=spec.cpus,
@@ -168,72 +200,38 @@ class BubblewrapProvider:
             raise
         return sandbox
 
+    async def _build(self, step: Step, below: tuple[str, ...], target: Path) -> None:
+        """Make the layer of a step in a sandbox of its own. Raises ImageError, SandboxError."""
+        config = self._config
+        sandbox = await self._start_box(
+            await self._supervision.link(),
+            SandboxSpec(image=Image(workdir="/"), owner="build"),
+            Upload([{"path": "/etc/resolv.conf", "kind": "file", "mode": 0o644, "size": len(data)}], data)
+            if (data := _resolver(config.build_network))
+            else Upload(),
+            memory_mb=config.memory_mb,
+            disk_mb=config.build_disk_mb,
+            layers=below,
+            writable_system=True,
+            network=config.build_network,
+        )
+        try:
+            await apply_step(sandbox, step, ranged=self._host.ids.ranged, timeout_s=config.build_timeout_s)
+            await sandbox.kill_all()
+            await sandbox.export(target)
+        finally:
+            await asyncio.shield(sandbox.close())
+
+    async def _discard(self, folder: Path) -> None:
+        """Remove what a build left: its files may belong to the sandboxes' users."""
+        await (await self._supervision.link()).request("discard", folder=str(folder))
+
     def _files(self, image: Image, from_snapshot: bool) -> Upload:
         """What is put into a sandbox when it is up; the rest is in its layers. Raises OSError, ValueError."""
         if from_snapshot:
             image = replace(image, copies=())
         files = image_files(image)
         return files if self._host.overlay else joined([made_up_files(with_agent=self._host.ids.ranged), files])
-
-    def _root(self, disk_mb: int, snapshot: Snapshot | None) -> dict[str, Any] | None:
-        """Which layers the supervisor puts together; None where bwrap makes the files."""
-        if not self._host.overlay:
-            return None
-        return {
-            "layers": [],
-            "snapshot": None if snapshot is None else snapshot.id,
-            "disk_bytes": disk_mb << 20,
-            "writable_system": False,
-        }
-
-    async def _supervisor(self) -> SupervisorLink:
-        """The running supervisor, or a new one if it has died."""
-        async with self._link_lock:
-            if self._closed:
-                raise SandboxError("the sandbox provider is closed")
-            if self._link is not None and self._link.lost:
-                logger.warning("the sandboxes' supervisor ended; starting another")
-                await self._end_supervisor()
-            if self._link is None:
-                name = f"agentrl-{os.getpid()}-{secrets.token_hex(4)}"
-                self._stage.mkdir(parents=True, exist_ok=True)
-                self._link, greeting = await open_link(self._settings(name))
-                self._record = records.write(self._state_dir, name, self._link.pid, greeting["bases"])
-                self._limits_by = _LIMITS_BY[greeting["version"]]
-                if self._limits_by == "rlimits":
-                    logger.warning("no writable cgroups: memory is limited per process only, and OOM is not seen")
-                if self._host.overlay:
-                    await self._make_base(self._link)
-            return self._link
-
-    def _settings(self, name: str) -> dict[str, Any]:
-        """What a supervisor is told of this machine; `name` is that of its control groups."""
-        host = self._host
-        return {
-            "base_name": name if host.cgroups else "",
-            "standing": host.standing,
-            "ids": [host.ids.first, host.ids.count],
-            "stage": str(self._stage) if host.overlay else None,
-            "place": root_place(),
-            "merged": merged_folders() or (),
-        }
-
-    async def _make_base(self, link: SupervisorLink) -> None:
-        try:
-            base = await asyncio.to_thread(overlay_base, with_agent=self._host.ids.ranged)
-        except OSError as error:
-            raise SandboxError(f"the host's public files cannot be read: {error}") from error
-        await link.request("base", base.content, entries=base.entries)
-
-    async def _end_supervisor(self) -> None:
-        """It removes its control groups itself, unless it was killed."""
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
-        if self._record is not None:
-            for path in await asyncio.to_thread(records.remove_remains, self._record):
-                logger.error("control group %s could not be removed", path)
-            self._record = None
 
     def _release(self, box_id: str) -> None:
         """A sandbox was closed: its slot is free."""
@@ -245,3 +243,18 @@ class BubblewrapProvider:
 def _least(asked: int | None, ceiling: int) -> int:
     """What a task gets: what it asks for, at most what the configuration allows."""
     return ceiling if asked is None else min(asked, ceiling)
+
+
+def cache_folder(configured: str | None) -> Path:
+    """Where image layers are kept: as configured, or in the user's cache folder."""
+    if configured is not None:
+        return Path(configured).expanduser().resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "agentrl").resolve()
+
+
+def _resolver(network: bool) -> bytes:
+    """The host's name servers, for a build that has its network."""
+    try:
+        return Path("/etc/resolv.conf").read_bytes() if network else b""
+    except OSError:
+        return b""

@@ -126,7 +126,7 @@ class BubblewrapSandbox:
             argv=argv,
             cwd=cwd,
             env=env,
-            user=user,
+            user=self._image.user if user is None else user,
             stdin_bytes=None if stdin is None else len(stdin),
             handoff=handoff is not None,
             timeout_s=timeout_s,
@@ -284,4 +284,4 @@ class BubblewrapSandbox:
         try:
             return await self._link.request(op, payload, box=self._id, **fields)
         except SandboxError as error:
-            raise SandboxError(f"sandbox {self._name}: {error.message}") from error
+            raise SandboxError(f"sandbox {self._name}: {error.message}", death=error.death) from error

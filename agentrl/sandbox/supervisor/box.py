@@ -9,6 +9,7 @@ import select
 import signal
 from collections.abc import Callable
 
+from agentrl.sandbox.death import Death
 from agentrl.sandbox.supervisor import frames
 from agentrl.sandbox.supervisor.cgroups import Cgroup, Limits
 from agentrl.sandbox.supervisor.command import Room
@@ -28,6 +29,24 @@ _CENSUS, _STILL = -1, -2
 """Ids of requests to the door that are the box's own."""
 
 Send = Callable[[frames.Header, bytes], None]
+
+
+class Gone(ProcessLookupError):
+    """A request to a sandbox that is not there any more, or not yet."""
+
+    def __init__(self, message: str, death: Death | None) -> None:
+        super().__init__(message)
+        self.death = death
+
+
+def _death(status: int) -> Death:
+    """How a sandbox ended whose bwrap ended with that wait status, unasked.
+
+    The kernel lets no signal from inside end the first process, and the memory limit finds larger ones to kill: one
+    that was killed was killed from outside, and one that exited was made to from inside.
+    """
+    killed = os.WIFSIGNALED(status) or os.WEXITSTATUS(status) > 128
+    return Death.KILLED if killed else Death.ENDED_INSIDE
 
 
 class Box:
@@ -67,6 +86,8 @@ class Box:
         self._door: Connection | None = None
         self._door_pid = 0
         self._reason: str | None = None
+        self.death: Death | None = None
+        """How it ended, where that is known."""
         self._start_id: int | None = start_id
         self._pending = {start_id}
         self._closing: list[int] = []
@@ -85,7 +106,7 @@ class Box:
         reactor.on_readable(self._launched.up_fd, self._first_process_runs)
         late, old = f"did not start in {start_timeout_s:g} s", f"its lifetime of {lifetime_s:g} s is over"
         self._start_timer = reactor.call_later(start_timeout_s, lambda: self.kill(late))
-        self._lifetime = Lifetime(reactor, lifetime_s, lambda: self.kill(old))
+        self._lifetime = Lifetime(reactor, lifetime_s, lambda: self.kill(old, Death.EXPIRED))
 
     @property
     def children(self) -> tuple[int, int, int]:
@@ -106,7 +127,7 @@ class Box:
     def request(self, header: frames.Header, payload: bytes) -> None:
         """Pass a request to the door; its reply, or the sandbox's end, becomes a reply to the owner."""
         if self._door is None or self._reason is not None:
-            raise ProcessLookupError(self._reason or "the sandbox is not up yet")
+            raise Gone(self._reason or "the sandbox is not up yet", self.death)
         self._pending.add(header["id"])
         if self._held is not None:
             self._held.append((header, payload))
@@ -135,7 +156,7 @@ class Box:
         Raises OSError when the sandbox is not up, or held already.
         """
         if self._door is None or self._reason is not None:
-            raise ProcessLookupError(self._reason or "the sandbox is not up yet")
+            raise Gone(self._reason or "the sandbox is not up yet", self.death)
         if self._held is not None:
             raise BlockingIOError("its files are being sealed already")
         self._pending.add(request_id)
@@ -197,11 +218,11 @@ class Box:
         self._closing.append(request_id)
         self.kill(reason)
 
-    def kill(self, reason: str) -> None:
+    def kill(self, reason: str, death: Death | None = None) -> None:
         """End every process in it. What waits for a result gets `reason`."""
         if self._reason is not None:
             return  # dying or gone already
-        self._reason = reason
+        self._reason, self.death = reason, death
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._room.pidfd if self._room else self._outer_fd, signal.SIGKILL)
         self._reap_while_dying()
@@ -274,7 +295,7 @@ class Box:
         self._reactor.forget(self._outer_fd)
         status = os.waitpid(self._launched.pid, 0)[1]
         if self._reason is None:
-            self._reason = f"bwrap {describe_status(status)}"
+            self._reason, self.death = f"bwrap {describe_status(status)}", _death(status)
         if self._room is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._room.pidfd, signal.SIGKILL)
@@ -282,7 +303,8 @@ class Box:
         said = self._stderr() if self._start_id is not None else ""
         message = f"{self._reason}: {said}" if said else self._reason
         for request_id in sorted(self._pending):
-            self._reply({"id": request_id, "error": message, "kind": "SandboxError", "errno": None}, b"")
+            problem = {"error": message, "kind": "SandboxError", "errno": None, "death": self.death}
+            self._reply({"id": request_id, **problem}, b"")
         self._remove(_REMOVE_TRIES)
 
     def _close_door(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import stat
@@ -20,19 +21,18 @@ _MAX_SKIPPED = 100
 def put(entries: list[dict[str, Any]], content: bytes) -> None:
     """Make directories, files and links. Raises OSError.
 
-    `entries` have path and kind (dir, file, more, link); a mode (None leaves a directory that is there as it is), the
-    size of a file or of what goes on at its end (more), the target of a link, for a directory perhaps a uid. `content`
-    is that of all files, in their order.
+    `entries` have path and kind (dir, file, more, link, name); a mode (None leaves a directory that is there as it is),
+    the size of a file or of what goes on at its end (more), the target of a link or of a further name; perhaps a uid,
+    and a gid if it is another number. `content` is that of all files, in their order.
     """
     offset = 0
     for entry in entries:
         path, kind = entry["path"], entry["kind"]
         if kind == "dir":
             Path(path).mkdir(parents=True, exist_ok=True)
+            _give(entry)
             if entry["mode"] is not None:
                 Path(path).chmod(entry["mode"])
-            if "uid" in entry:
-                os.chown(path, entry["uid"], entry["uid"])
             continue
         if kind == "more":
             _append(path, content[offset : offset + entry["size"]])
@@ -43,9 +43,31 @@ def put(entries: list[dict[str, Any]], content: bytes) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         if kind == "link":
             Path(path).symlink_to(entry["target"])
+            _give(entry)
+        elif kind == "name":
+            _further_name(path, entry["target"])
         else:
             _write_new(path, content[offset : offset + entry["size"]], entry["mode"])
+            _give(entry)
             offset += entry["size"]
+
+
+def _further_name(path: str, target: str) -> None:
+    """A hard link; a copy where one of the two lies on another mount, as all in /etc does."""
+    try:
+        Path(path).hardlink_to(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        info = os.lstat(target)
+        _write_new(path, Path(target).read_bytes(), stat.S_IMODE(info.st_mode))
+        os.chown(path, info.st_uid, info.st_gid)
+
+
+def _give(entry: dict[str, Any]) -> None:
+    """Make it its owner's. The set-id bits of a file go with that, as they do for a command."""
+    if "uid" in entry and (entry["uid"], entry.get("gid", entry["uid"])) != (0, 0):
+        os.chown(entry["path"], entry["uid"], entry.get("gid", entry["uid"]), follow_symlinks=False)
 
 
 def get(path: str, offset: int, max_bytes: int) -> tuple[int, bytes] | None:

@@ -14,10 +14,13 @@ import signal
 import socket
 import sys
 
+from agentrl.sandbox.death import Death
 from agentrl.sandbox.supervisor import frames, seccomp, syscalls
-from agentrl.sandbox.supervisor.box import Box
+from agentrl.sandbox.supervisor.box import Box, Gone
 from agentrl.sandbox.supervisor.cgroups import Cgroup, Hierarchies, Limits, create_base, remove_base
 from agentrl.sandbox.supervisor.connection import Connection
+from agentrl.sandbox.supervisor.helper import Helper
+from agentrl.sandbox.supervisor.merge import remove
 from agentrl.sandbox.supervisor.processes import reap_orphans, rename
 from agentrl.sandbox.supervisor.reactor import Reactor
 from agentrl.sandbox.supervisor.root import Root
@@ -39,8 +42,10 @@ class Server:
         self._ids, self._stage = ids, stage
         self._boxes: dict[str, Box] = {}
         self._snapshots: dict[str, Stack] = {}
-        self._lost: dict[str, str] = {}
-        """Why sandboxes ended that their owner has not closed yet."""
+        self._helpers: set[int] = set()
+        """Pids of processes that work for no sandbox."""
+        self._lost: dict[str, tuple[str, Death | None]] = {}
+        """Why and how sandboxes ended that their owner has not closed yet."""
         self._hierarchies = create_base(base_name) if base_name else Hierarchies(0)
         self._ending = False
         self._connection = Connection(self._reactor, sock, self._handle, self._owner_gone)
@@ -58,7 +63,8 @@ class Server:
         try:
             self._serve(header["op"], header, payload)
         except OSError as error:  # no such sandbox, no descriptors or processes left, a control group refused
-            problem = {"error": str(error), "kind": "SandboxError", "errno": error.errno}
+            death = error.death if isinstance(error, Gone) else None
+            problem = {"error": str(error), "kind": "SandboxError", "errno": error.errno, "death": death}
             self._connection.send({"id": header["id"], **problem})
 
     def _serve(self, operation: str, header: frames.Header, payload: bytes) -> None:
@@ -70,13 +76,17 @@ class Server:
         if operation == "release":
             self._release(header)
             return
+        if operation == "discard":
+            self._discard(header)
+            return
         name = header["box"]
         if operation == "start":
             self._start(name, header)
         elif operation == "close":
             self._close(name, header)
         elif name not in self._boxes:
-            raise ProcessLookupError(f"the sandbox is gone: {self._lost.get(name, _CLOSED)}")
+            reason, death = self._lost.get(name, (_CLOSED, None))
+            raise Gone(f"the sandbox is gone: {reason}", death)
         elif operation == "cancel":
             self._boxes[name].cancel(header)
         elif operation == "snapshot":
@@ -131,10 +141,23 @@ class Server:
             below = self._snapshots[wanted["snapshot"]]
         else:
             raise FileNotFoundError(f"there is no snapshot {wanted['snapshot']}")
+        if wanted["writable_system"]:
+            self._stage.make_system_writable()
         return Root(self._stage, below, size_bytes=wanted["disk_bytes"], writable_system=wanted["writable_system"])
 
     def _keep(self, name: str, stack: Stack) -> None:
         self._snapshots[name] = stack
+
+    def _discard(self, header: frames.Header) -> None:
+        """Remove a folder of the host with files that may belong to the sandboxes' users."""
+
+        def ended(problem: str | None) -> None:
+            error = {} if problem is None else {"error": problem, "kind": "SandboxError", "errno": None}
+            self._connection.send({"id": header["id"], **error})
+            self._helpers.discard(helper.pid)
+
+        helper = Helper(self._reactor, lambda: remove(header["folder"]), ended)
+        self._helpers.add(helper.pid)
 
     def _release(self, header: frames.Header) -> None:
         stack = self._snapshots.pop(header["snapshot"], None)
@@ -151,12 +174,12 @@ class Server:
             self._connection.send({"id": header["id"], "problem": None})
 
     def _reap(self) -> None:
-        reap_orphans({pid for box in self._boxes.values() for pid in box.children})
+        reap_orphans({pid for box in self._boxes.values() for pid in box.children} | self._helpers)
 
     def _gone(self, name: str) -> None:
-        reason = self._boxes.pop(name).reason
-        if reason != _CLOSED:
-            self._lost[name] = reason
+        box = self._boxes.pop(name)
+        if box.reason != _CLOSED:
+            self._lost[name] = box.reason, box.death
         if self._ending and not self._boxes:
             self._reactor.stop()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,13 +30,15 @@ SYSTEM = "system"
 """The host's /usr, with the sandboxes' ids where the kernel can map them."""
 ROOT = "root"
 """Where a process with a mount namespace of its own puts a root together."""
+SKELETON = "skeleton"
+"""The folders of /usr, as the sandboxes' root's: where the host's own are nobody's, only these can take new files."""
 PRELOAD = "/etc/ld.so.preload"
 """A mount that is empty and cannot be written, or an agent could preload code of its own into the verifier."""
 MAX_LAYERS = 50
 """The most layers of one root: mount options must fit in a page."""
 _STAGE_BYTES = 64 << 20
 _DISKS, _EMPTY = "disks/", "empty"
-_PARTS = ("root", "usr")
+LAYER_PARTS = ("root", "usr")
 """Every layer has two trees: /usr is a file system of its own, because the host's is its lowest layer."""
 
 
@@ -63,13 +66,18 @@ class Disk:
         """One fewer needs it; the last one unmounts it, and the kernel frees it when no overlay stands on it."""
         self._users -= 1
         if self._users == 0:
-            mounts.detach(self._path)
-            Path(self._path).rmdir()
+            with contextlib.suppress(OSError):  # the run's folder was removed, and the kernel unmounted the whole stage
+                mounts.detach(self._path)
+                Path(self._path).rmdir()
 
     def new_layer(self) -> str:
         """An empty layer, with the folders that an overlay works in. Raises OSError."""
         layer = f"{self._path}/{next(self._numbers)}"
-        for folder in (layer, *(f"{layer}/{part}" for part in _PARTS), *(f"{layer}/work-{part}" for part in _PARTS)):
+        for folder in (
+            layer,
+            *(f"{layer}/{part}" for part in LAYER_PARTS),
+            *(f"{layer}/work-{part}" for part in LAYER_PARTS),
+        ):
             Path(folder).mkdir()
             os.chown(folder, self._owner, self._owner)
         return layer
@@ -111,6 +119,8 @@ class Ground:
     """Whether overlays are mounted in a user namespace, and keep their marks in attributes that it may write."""
     merged: tuple[str, ...]
     """Names in / that show a folder of /usr, like bin."""
+    foreign_system: bool
+    """Whether the files of the host's /usr are nobody's inside: no ids could be mapped."""
 
 
 @dataclass
@@ -137,6 +147,18 @@ class Stage:
 
         if not fork_and_wait(fill):
             raise OSError("the base of the sandboxes' files could not be made")
+
+    def make_system_writable(self) -> None:
+        """To be called before the first root with a writable /usr. Takes a second where its files are nobody's."""
+        if not self.ground.foreign_system or Path(SKELETON).exists():
+            return
+        first = self.ground.ids.first
+        for folder, names, _ in os.walk(SYSTEM):
+            copy = Path(f"{SKELETON}/usr{folder.removeprefix(SYSTEM)}")
+            copy.mkdir(parents=True)
+            copy.chmod(stat.S_IMODE(Path(folder).lstat().st_mode))
+            os.chown(copy, first, first)
+            names[:] = [name for name in names if not Path(folder, name).is_symlink()]
 
     def disk(self, size_bytes: int) -> Disk:
         """A new disk with one user. Raises OSError."""
@@ -168,14 +190,11 @@ def enter_stage(folder: str, place: str, ids: IdMap, merged: tuple[str, ...], *,
         Path(_EMPTY).touch()
         for name in (_DISKS, "layers", SYSTEM, ROOT):
             Path(name).mkdir()
-        if ids.ranged and not userxattr:
-            # a file system that cannot: its owners are shown as nobody
-            with contextlib.suppress(OSError), user_namespace(ids) as namespace:
-                mounts.map_ids(system, namespace)
+        foreign = userxattr or not _map_ids(system, ids)
         mounts.attach(system, SYSTEM)
     finally:
         os.close(system)
-    return Stage(Ground(folder, place, ids, userxattr, merged))
+    return Stage(Ground(folder, place, ids, userxattr, merged, foreign))
 
 
 def assemble(ground: Ground, stack: Stack, layer: str, *, writable_system: bool) -> int:
@@ -187,6 +206,7 @@ def assemble(ground: Ground, stack: Stack, layer: str, *, writable_system: bool)
     lowers = [*stack.trees("usr"), SYSTEM]
     usr = f"{ROOT}/usr"
     if writable_system:
+        lowers[-1:-1] = [f"{SKELETON}/usr"] if ground.foreign_system else []
         _overlay(ground, usr, lowers, f"{layer}/usr", f"{layer}/work-usr")
     elif len(lowers) > 1:
         _overlay(ground, usr, lowers, None, None)
@@ -220,7 +240,7 @@ def flatten(stack: Stack, disk: Disk) -> Stack:
 
     def merge() -> None:
         for lower in reversed(own):
-            for part in _PARTS:
+            for part in LAYER_PARTS:
                 apply_layer(f"{lower}/{part}", f"{layer}/{part}", link=True)
 
     if not fork_and_wait(merge):
@@ -230,7 +250,7 @@ def flatten(stack: Stack, disk: Disk) -> Stack:
 
 def copy_layer(layer: str, target: str) -> None:
     """Copy both trees of a layer to the folder `target`, made before. Raises OSError."""
-    for part in _PARTS:
+    for part in LAYER_PARTS:
         Path(target, part).mkdir(exist_ok=True)
         apply_layer(f"{layer}/{part}", f"{target}/{part}")
 
@@ -247,4 +267,14 @@ def _overlay(ground: Ground, target: str, lowers: list[str], upper: str | None, 
 def _has_entries(folder: str) -> bool:
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         return next(entries, None) is not None
+    return False
+
+
+def _map_ids(mount_fd: int, ids: IdMap) -> bool:
+    """Show the files of a mount as the sandboxes' own. False where the file system cannot: they are nobody's."""
+    if not ids.ranged:
+        return True  # its root is ours
+    with contextlib.suppress(OSError), user_namespace(ids) as namespace:
+        mounts.map_ids(mount_fd, namespace)
+        return True
     return False

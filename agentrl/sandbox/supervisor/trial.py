@@ -31,4 +31,4 @@ def _enter_root(folder: str, place: str, ids: IdMap, merged: tuple[str, ...], *,
     names = ("usr", "etc", "proc", "dev", "tmp", *merged)
     stage.base([{"path": f"/{name}", "kind": "dir", "mode": 0o755} for name in names], b"")
     layer = stage.disk(_DISK_BYTES).new_layer()
-    become_root(stage.ground, Stack((BASE,)), layer, writable_system=True)
+    become_root(stage.ground, Stack((BASE,)), layer, writable_system=False)

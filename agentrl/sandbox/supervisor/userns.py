@@ -80,11 +80,12 @@ def subordinate(path: str) -> int | None:
 def enter_user_namespace(ids: IdMap) -> None:
     """Become root of a new user namespace that maps `ids`, in which no further user namespace can be made."""
     if ids.ranged:
-        line = f"0 {ids.first} {ids.count}"
+        # Two lines: root may be mapped apart from the others in our own namespace, and a line cannot span both.
+        lines = f"0 {ids.first} 1\n1 {ids.first + 1} {ids.count - 1}"
 
         def write(pid: int) -> None:
-            Path(f"/proc/{pid}/uid_map").write_text(line)
-            Path(f"/proc/{pid}/gid_map").write_text(line)
+            Path(f"/proc/{pid}/uid_map").write_text(lines)
+            Path(f"/proc/{pid}/gid_map").write_text(lines)
 
         _unshare_with(write, f"cannot map user ids {ids.first} to {ids.first + ids.count - 1}")
         os.setgroups([])
