@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -195,12 +196,8 @@ def _with_bands(inputs: LossInputs, batch: FlatBatch, bands: dict[str, GroupBand
     weights = [band.weight if band else 0.0 for band in ours]
     truncated = [band is not None and band.band is Band.truncate for band in ours]
     owners = batch.owners
-    return LossInputs(
-        proximal_N=inputs.proximal_N,
-        behaviour_N=inputs.behaviour_N,
-        advantages_N=inputs.advantages_N,
-        episodes_N=inputs.episodes_N,
-        reference_N=inputs.reference_N,
+    return replace(
+        inputs,
         group_weights_N=torch.from_numpy(np.asarray(weights, dtype=np.float32)[owners]),
         truncated_N=torch.from_numpy(np.asarray(truncated)[owners]),
     )

@@ -64,13 +64,8 @@ async def test_adapters_resume_on_another_number_of_ranks(model: Path, tmp_path:
     (again, third) = await _train(model, tmp_path / "resumed", LORA, steps=3, world_size=1)
     assert (again.version, third.version) == (2, 3)
     assert _close(_weights(tmp_path / "undisturbed", 3), _weights(tmp_path / "resumed", 3))
-    plain, adapters = tmp_path / "plain", checkpoint_folder(tmp_path / "undisturbed", 3)
-    await _train(model, plain, TrainerConfig(), steps=1)
-    assert _num_bytes(adapters) < _num_bytes(checkpoint_folder(plain, 1)) / 4
-
-
-def _num_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.distcp"))
+    saved = sum(path.stat().st_size for path in checkpoint_folder(tmp_path / "resumed", 3).glob("*.distcp"))
+    assert saved < (model / "model.safetensors").stat().st_size / 2  # adapters and their moments, no frozen weight
 
 
 async def test_layers_that_no_model_has_end_the_trainer_with_the_setting(model: Path, tmp_path: Path) -> None:
@@ -81,22 +76,19 @@ async def test_layers_that_no_model_has_end_the_trainer_with_the_setting(model: 
     assert "trainer.lora_targets: the model has no linear layer named query" in report.message
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-async def test_recomputed_activations_give_the_same_weights(model: Path, tmp_path: Path, world_size: int) -> None:
+async def test_recomputed_activations_give_the_same_weights(model: Path, tmp_path: Path) -> None:
     plain = TrainerConfig(lr_warmup_steps=0)
     recomputed = TrainerConfig(lr_warmup_steps=0, activation_checkpointing=True)
-    await _train(model, tmp_path / "plain", plain, steps=2, world_size=world_size)
-    await _train(model, tmp_path / "again", recomputed, steps=2, world_size=world_size)
+    await _train(model, tmp_path / "plain", plain, steps=2, world_size=2)
+    await _train(model, tmp_path / "again", recomputed, steps=2, world_size=2)
     one, other = _weights(tmp_path / "plain", 2), _weights(tmp_path / "again", 2)
     assert all(torch.allclose(one[name], other[name], rtol=1e-5, atol=1e-6) for name in one | other)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-async def test_ranks_that_read_nothing_train_the_model_that_rank_0_read(tmp_path: Path, tied: bool) -> None:
-    start = make_tiny_model(tmp_path / "start", tied=tied)
+async def test_ranks_that_read_nothing_train_the_model_that_rank_0_read(model: Path, tmp_path: Path) -> None:
     config = TrainerConfig(lr=1e-3, lr_warmup_steps=0)
-    (one,) = await _train(start, tmp_path / "one", config, steps=1)
-    (three,) = await _train(start, tmp_path / "three", config, steps=1, world_size=3)
+    (one,) = await _train(model, tmp_path / "one", config, steps=1)
+    (three,) = await _train(model, tmp_path / "three", config, steps=1, world_size=3)
     assert three.metrics["entropy"] == pytest.approx(one.metrics["entropy"], rel=1e-5)
     assert three.metrics["kl_ref"] == pytest.approx(one.metrics["kl_ref"], abs=1e-6)
     assert _close(_weights(tmp_path / "one", 1), _weights(tmp_path / "three", 1))
