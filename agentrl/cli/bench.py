@@ -22,8 +22,9 @@ from agentrl.cli.simulated import (
 from agentrl.errors import UserError
 
 if TYPE_CHECKING:
+    from agentrl.bench.balance import Balanced
     from agentrl.bench.collect import Collected
-    from agentrl.simulation.config import Workload
+    from agentrl.simulation.config import Hardware, Workload
     from agentrl.simulation.policies import Policy
 
 app = typer.Typer(help="Compare this controller with what else one could do.", no_args_is_help=True)
@@ -218,3 +219,79 @@ def _draw(results: dict[str, Collected], title: str, file: Path) -> None:
         file.write_text(bars_svg(title, bars), encoding="utf-8")
     except OSError as error:
         raise UserError(f"--plot: {file}: {error.strerror}") from error
+
+
+@app.command()
+def balance(
+    laws: LawsArgument = None,
+    *,
+    seeds: SeedsOption = 2,
+    steps: Annotated[int, typer.Option("--steps", min=5, help="Steps of each run.")] = 50,
+    swing: Annotated[
+        list[int] | None, typer.Option("--swing", min=1, help="Swing engines of a balance; may be repeated.")
+    ] = None,
+    scale: Annotated[
+        int, typer.Option("--scale", min=1, help="Simulate a cluster so many times smaller, at the same load.")
+    ] = 4,
+    workload: WorkloadOption = None,
+    hardware: HardwareOption = None,
+    jobs: JobsOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Training counted: fixed splits of GPUs against the balance, on a steady and on a drifting workload."""
+    from agentrl.bench.balance import as_json, drifting, modes
+    from agentrl.bench.balance import balance as run
+
+    of = workload or "w_tb"
+    steady, machine, name = load_laws(of, hardware or "h8_train", laws or [])
+    counts = swing or [max(machine.engines // 2, 1)]
+    if max(counts) > machine.engines:
+        raise UserError(f"--swing {max(counts)}: there are {machine.engines} engines", hint="give at most as many")
+    _check_scale(scale, steady, machine)
+    chosen = modes(machine, counts)
+    results = {}
+    with progress(2 * len(chosen) * seeds, "simulating") as advance:
+        for kind, drawn in (("steady", steady), ("drifting", drifting(steady, steps=steps))):
+            results[kind] = run(
+                chosen, drawn, machine, scale=scale, seeds=seeds, steps=steps, jobs=jobs, on_done=advance
+            )
+    if json_:
+        tree = {kind: as_json(found) for kind, found in results.items()}
+        print(json.dumps({"workload": of, "hardware": name, "seeds": seeds, "scale": scale} | tree, indent=2))
+        return
+    for kind, found in results.items():
+        _print_balance(found, f"{kind}: {of} on {name} at 1/{scale} of the size, {steps} steps, {seeds} seeds")
+
+
+def _check_scale(scale: int, workload: Workload, hardware: Hardware) -> None:
+    from agentrl.simulation.balance_policies import scaled
+
+    try:
+        scaled(workload, hardware, by=scale)
+    except ValueError as error:
+        raise UserError(f"--scale {scale}: {error}", hint="a smaller one keeps engines large enough") from error
+
+
+def _print_balance(results: dict[str, Balanced], title: str) -> None:
+    from agentrl.bench.balance import judge
+    from agentrl.bench.spread import percent
+
+    verdict = judge(results)
+    rows = [
+        (
+            mode,
+            str(result.step),
+            percent(result.step.mean / verdict.median_split_s - 1) if verdict else "-",
+            f"{result.lag_mean:.2f}",
+            percent(result.gpu_share.get("generate")),
+            percent(result.gpu_share.get("train")),
+            percent(1 - sum(result.gpu_share.get(use, 0.0) for use in ("generate", "train"))),
+        )
+        for mode, result in results.items()
+    ]
+    print_table(("GPUs", "step, s", "against median split", "lag", "generate", "train", "lost"), rows, title=title)
+    if verdict is not None:
+        print(
+            f"{verdict.balance} against the best split, {verdict.best_split}: {percent(verdict.over_best, digits=1)}"
+            f"; against the median of all splits: {percent(verdict.over_median, digits=1)} (negative is shorter)\n"
+        )

@@ -37,7 +37,7 @@ def tune(
     *,
     workload: WorkloadOption = None,
     hardware: HardwareOption = None,
-    budget: Annotated[int, typer.Option("--budget", min=9, help="Simulations in all.")] = 60,
+    budget: Annotated[int, typer.Option("--budget", min=14, help="Simulations in all.")] = 60,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of each simulation.")] = 8,
     max_bias: Annotated[
         float, typer.Option("--max-bias", min=0, max=1, help="Selection bias in turns that counts as fair.")

@@ -37,6 +37,9 @@ SURFACE = {
         "--runs-dir",
         "--json",
     ],  # fmt: skip
+    "bench balance": [
+        "KEY=VALUE", "--seeds", "--steps", "--swing", "--scale", *LAWS, "--jobs", "-j", "--json",
+    ],  # fmt: skip
     "tune": [*FILE_AND_OVERRIDES, *LAWS, "--budget", "--steps", "--max-bias", "--best", "--jobs", "-j", "--json"],
     "bench collect": [
         "KEY=VALUE", "--seeds", "--policy", "-p", *LAWS, "--trials", "--jobs", "-j", "--plot", "--real", "--batches",
