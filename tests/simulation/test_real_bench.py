@@ -29,7 +29,8 @@ BATCHES = 6
 
 
 WAITS = """tool_s={law: mixture, cap: 15, parts: [
-  {weight: 0.9, of: {law: lognormal, median: 1, sigma: 1.2}}, {weight: 0.1, of: {law: pareto, minimum: 9, alpha: 1.1}}]}"""
+  {weight: 0.9, of: {law: lognormal, median: 1, sigma: 1.2}},
+  {weight: 0.1, of: {law: pareto, minimum: 9, alpha: 1.1}}]}"""
 
 
 def scenario() -> Scenario:

@@ -36,15 +36,33 @@ SURFACE = {
         "-j",
         "--runs-dir",
         "--json",
-    ],  # fmt: skip
+    ],
     "bench balance": [
-        "KEY=VALUE", "--seeds", "--steps", "--swing", "--scale", *LAWS, "--jobs", "-j", "--json",
-    ],  # fmt: skip
+        "KEY=VALUE",
+        "--seeds",
+        "--steps",
+        "--swing",
+        "--scale",
+        *LAWS,
+        "--jobs",
+        "-j",
+        "--json",
+    ],
     "tune": [*FILE_AND_OVERRIDES, *LAWS, "--budget", "--steps", "--max-bias", "--best", "--jobs", "-j", "--json"],
     "bench collect": [
-        "KEY=VALUE", "--seeds", "--policy", "-p", *LAWS, "--trials", "--jobs", "-j", "--plot", "--real", "--batches",
+        "KEY=VALUE",
+        "--seeds",
+        "--policy",
+        "-p",
+        *LAWS,
+        "--trials",
+        "--jobs",
+        "-j",
+        "--plot",
+        "--real",
+        "--batches",
         "--json",
-    ],  # fmt: skip
+    ],
 }
 
 
