@@ -33,21 +33,24 @@ _OF_THE_SHELL = (
 """Variables that every shell makes itself; giving them a value would break them."""
 
 # In a subshell, so that it changes nothing; `|| :` keeps `set -e` from turning a failure here into the exit code.
-# Options come first, as they are; functions after variables, for one may be named `declare`; aliases after functions.
+# Options come first, as they are, and are taken over last; functions after variables, for one may be named `declare`;
+# aliases after functions. Names are split by IFS, so that is saved before it is set.
 _SAVE = (
     "{ ( "
     + "; ".join(
         (
             r"""builtin printf '%s\0' "$PWD" """,
+            "builtin shopt -p",
             "builtin set +o",
             r"builtin printf '\0shopt -s extglob\n'",
             "builtin set +eux",
-            "builtin compgen -v | while IFS= builtin read -r __agentrl_name; do case $__agentrl_name in "
-            f"""{"|".join(_OF_THE_SHELL)}) ;; *) builtin declare -p "$__agentrl_name" ;; esac; done""",
+            "builtin shopt -s extglob",
+            "builtin declare -p IFS",
+            r"IFS=$'\n'",
+            f"builtin declare -p $(builtin compgen -v -X '@({'|'.join(_OF_THE_SHELL)}|IFS)')",
             "builtin declare -f",
             "builtin declare -Fx",
             "builtin alias -p",
-            "builtin shopt -p",
             "builtin umask -p",
             r"builtin printf '\0'",
         )
