@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from agentrl.controller import gpu_report
+from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader
 from agentrl.ledger.rows import StepRow
 from agentrl.observe.state import sparkline
@@ -31,6 +33,9 @@ def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
         "rewards": [round(reward, 4) for reward in rewards],
         "wall_s": round(float(reader.meta("wall_s") or 0.0), 1),
         "time_to_batch_s": {"mean": _mean(times), "p50": quantile(times, 0.5), "p95": quantile(times, 0.95)},
+        "time_to_batch_histogram": gpu_report.histogram(times),
+        "gpu_time": gpu_report.gpu_figures(read_gpu_time(reader)),
+        "balance": gpu_report.balance_figures(read_balance(reader)),
         "verdicts": reader.verdict_counts(),
         "policy_lag": {"p50": _lag(steps, "lag_p50", statistics.median), "max": _lag(steps, "lag_max", max)},
         "groups_dropped": reader.drop_counts(),
@@ -68,6 +73,7 @@ def as_text(summary: dict[str, Any], directory: str) -> str:
         f"- by step: {sparkline(summary['rewards']) or '-'}",
         *[f"- greedy success on held-out tasks, {k}: {v}" for k, v in summary["greedy_heldout"].items()],
         f"- time to batch: mean {times['mean']}, p50 {times['p50']}, p95 {times['p95']}",
+        *gpu_report.lines(summary["gpu_time"], summary["balance"], summary["time_to_batch_histogram"]),
         f"- verdicts: {_counts(summary['verdicts'])}",
         f"- groups dropped: {_counts(summary['groups_dropped'])}",
         f"- policy lag: p50 {lag['p50']}, max {lag['max']}",

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TextIO
 
 from agentrl.clock import wall
-from agentrl.observe.events import Evaluated, Event, Published, StepApplied
+from agentrl.observe.events import (
+    BalanceDecided,
+    BalanceRealised,
+    Evaluated,
+    Event,
+    GpuTimeSpent,
+    Published,
+    StepApplied,
+)
 from agentrl.observe.plain import write_line
 
 
@@ -17,14 +25,17 @@ def event_json(event: Event) -> str:
     return json.dumps({"event": event.kind, "time": round(wall(), 3), **asdict(event)})
 
 
+_CURVES = StepApplied | Published | Evaluated | GpuTimeSpent | BalanceDecided | BalanceRealised
+
+
 class MetricsFile:
-    """Appends what makes curves: steps, publications and evaluations."""
+    """Appends what makes curves: steps, publications, evaluations, GPU time, and the balance's predictions."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, StepApplied | Published | Evaluated):
+        if isinstance(event, _CURVES):
             self._file.write(event_json(event) + "\n")
             self._file.flush()
 

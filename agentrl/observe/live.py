@@ -53,6 +53,8 @@ def render(state: RunState) -> RenderableType:
     table.add_row("time to batch", Text(_last_and_mean(state.times_to_batch_s)))
     table.add_row("trainer", Text(_trainer(state)))
     table.add_row("publication", Text(f"{state.publication_s:.2f} s" if state.publication_s else "-"))
+    table.add_row("GPU time", Text(_shares(state.gpu_s)))
+    table.add_row("balance", Text(state.balance or "-"))
     table.add_row("processes", Text("  ".join(f"{role} {s}" for role, s in state.processes.items()) or "-"))
     if state.evaluations:
         shown = "  ".join(f"{label} {success:.3f}" for label, success in state.evaluations.items())
@@ -76,6 +78,12 @@ def _rewards(state: RunState) -> Text:
 def _counted(counts: dict[str, int], word: str) -> str:
     listed = "  ".join(f"{word} {name} {count}".strip() for name, count in sorted(counts.items()))
     return f"   {listed}" if listed else ""
+
+
+def _shares(seconds: dict[str, float]) -> str:
+    total = sum(seconds.values())
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    return "  ".join(f"{use} {100 * spent / total:.0f} %" for use, spent in ordered if spent >= total / 200) or "-"
 
 
 def _last_and_mean(values: list[float]) -> str:

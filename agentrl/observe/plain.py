@@ -6,6 +6,7 @@ import os
 from typing import TextIO
 
 from agentrl.observe.events import (
+    BalanceDecided,
     BatchReady,
     Evaluated,
     Event,
@@ -65,6 +66,9 @@ def describe(event: Event) -> str | None:
             return f"step {event.step}: trained in {event.step_s:.1f} s  {metrics}".rstrip()
         case Published():
             return f"version {event.version}: live on {event.engines} engines after {event.latency_s:.2f} s"
+        case BalanceDecided(gain_s=float(gain_s), predicted_s=float(predicted_s)):
+            how = f"training in {predicted_s:.1f} s, {gain_s:.1f} s before the alternative"
+            return f"step {event.step}: swing engines {event.choice}: {event.reason}; {how}"
         case Evaluated():
             tasks = f"{event.num_tasks} held-out tasks"
             return f"evaluation {event.label} (version {event.version}): greedy success {event.success:.3f} on {tasks}"

@@ -6,10 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from agentrl.observe.events import (
+    BalanceDecided,
     BatchReady,
     EpisodeEnded,
     Evaluated,
     Event,
+    GpuTimeSpent,
     GroupClosed,
     Phase,
     ProcessChanged,
@@ -42,6 +44,10 @@ class RunState:
     times_to_batch_s: list[float] = field(default_factory=list)
     step_s: float = 0.0
     publication_s: float = 0.0
+    gpu_s: Counter[str] = field(default_factory=Counter)
+    """GPU seconds by use, since this controller started."""
+    balance: str = ""
+    """The last decision."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Of the last step."""
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -75,6 +81,15 @@ class RunState:
                 self.rewards.append(event.reward_sampled)
             case Published():
                 self.publication_s = event.latency_s
+            case _:
+                self._apply_rare(event)
+
+    def _apply_rare(self, event: Event) -> None:
+        match event:
+            case GpuTimeSpent():
+                self.gpu_s.update(event.gpu_s)
+            case BalanceDecided():
+                self.balance = f"{event.choice}: {event.reason}"
             case Evaluated():
                 self.evaluations[event.label] = event.success
             case Warned():

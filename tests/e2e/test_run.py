@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+from collections import Counter
 
 from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader
@@ -41,15 +42,16 @@ def test_hybrid_run_lends_its_swing_engine_and_accounts_for_every_gpu(lab: Lab) 
     assert job.end() == 0, (lab.folder / "stderr.log").read_text()
     lab.check_each_group_trained_at_most_once(4)
     reader = LedgerReader.open(lab.run / "ledger.sqlite")
-    spent = {(row.lane, row.use): row.spent_us for row in read_gpu_time(reader) if row.step == 2}
+    spent: Counter[tuple[str, str]] = Counter()
+    for row in read_gpu_time(reader):
+        spent[row.lane, row.use] += row.spent_us
     decisions = [row for row in read_balance(reader) if row.choice in ("return", "stay")]
     reader.close()
     assert spent["engine-0", "train"] > 0 and spent["engine-0", "switch"] > 0
-    assert ("engine-1", "train") not in spent and spent["engine-1", "generate"] > 0
+    assert spent["engine-1", "train"] == 0 and spent["engine-1", "generate"] > 0
     lanes = [sum(us for (lane, _), us in spent.items() if lane == name) for name in ("engine-0", "engine-1")]
     assert lanes[0] == lanes[1]
-    assert [row.step for row in decisions if row.choice == "return"][:1] == [2], "nothing is measured yet"
-    assert all(row.realised_s is not None for row in decisions[:3])
+    assert {row.step for row in decisions if row.realised_s is not None} == {2, 3, 4}
 
 
 def test_killed_trainer_repeats_its_step_from_the_checkpoint(lab: Lab) -> None:

@@ -10,10 +10,12 @@ import pytest
 from rich.console import Console
 
 from agentrl.observe.events import (
+    BalanceDecided,
     BatchReady,
     EpisodeEnded,
     Evaluated,
     Event,
+    GpuTimeSpent,
     GroupClosed,
     Phase,
     ProcessChanged,
@@ -43,6 +45,8 @@ STORY: list[Event] = [
     Published(version=3, latency_s=0.1, engines=1),
     Evaluated(label="before", version=0, num_tasks=4, success=0.25),
     Warned(message="look at [this]"),
+    BalanceDecided(step=4, choice="return", reason="sooner", predicted_s=30.0, gain_s=12.5),
+    GpuTimeSpent(step=3, gpu_s={"generate": 6.0, "train": 3.0, "idle": 1.0}),
 ]
 
 
@@ -75,6 +79,8 @@ def test_view_shows_what_matters_and_prints_user_text_as_it_is() -> None:
         "success 1",
         "4.0 s",
         "loss 0.25",
+        "generate 60 %  train 30 %  idle 10 %",
+        "return: sooner",
     ):
         assert shown in text
 
@@ -107,6 +113,7 @@ def test_plain_lines_tell_the_story() -> None:
         "version 3: live on 1 engines after 0.10 s",
         "evaluation before (version 0): greedy success 0.250 on 4 held-out tasks",
         "warning: look at [this]",
+        "step 4: swing engines return: sooner; training in 30.0 s, 12.5 s before the alternative",
         "failed: no disk",
     ]
 
@@ -129,7 +136,7 @@ def test_metrics_file_grows_over_resumptions_and_holds_only_curves(tmp_path: Pat
             metrics.emit(event)
         metrics.close()
     kinds = [json.loads(line)["event"] for line in path.read_text().splitlines()]
-    assert kinds == ["step", "published", "evaluation"] * 2
+    assert kinds == ["step", "published", "evaluation", "balance", "gpu_time"] * 2
 
 
 @pytest.mark.parametrize(
