@@ -3,7 +3,7 @@
 #   make test     set up .venv, lint, run the tests
 #   make test-sglang  the engine contract against a real SGLang on the CPU; makes .venv-sglang (2.4 GB) first
 #   make lint     ruff, mypy, import contracts
-#   make bench    the benchmarks of scripts/bench, each a ratio in one run; makes .venv-trl for one of them
+#   make bench    the benchmarks, each a ratio in one run; makes .venv-trl for those against TRL
 #   make smollm2  fetch and convert SmolLM2-135M-Instruct for conf/smollm2.yaml
 #
 # The environment is set up when pyproject.toml or TORCH changed, and only then: a second call needs no network.
@@ -66,6 +66,8 @@ format: setup
 bench: setup bwrap
 	scripts/bench/setup_trl.sh
 	@for name in $(BENCHES); do echo "== $$name"; $(BIN)/python scripts/bench/$$name.py || exit 1; done
+	$(BIN)/agentrl bench collect --seeds 2
+	$(BIN)/agentrl bench collect --real
 
 smollm2: $(SMOLLM2)/config.json
 

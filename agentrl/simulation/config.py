@@ -32,7 +32,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     turns: LogNormal | Quantiles
     """Generations of one episode."""
     turns_growth: Annotated[float, Meta(ge=1)] = 1.0
-    """Factor by which `turns` have grown after `turns_growth_groups` groups, evenly over them: a workload that drifts."""
+    """Factor by which `turns` have grown after `turns_growth_groups` groups, evenly: a workload that drifts."""
     turns_growth_groups: AtLeast1 = 1
     turns_group_share: ShareOf1
     """Share of the log-variance of `turns` that a task's episodes have in common."""
