@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from agentrl.bounds import Count, CountOrZero, Seconds
+from agentrl.bounds import Count, CountOrZero, Positive, Seconds
 
 
 class SandboxBackend(Enum):
@@ -45,6 +45,10 @@ class SandboxConfig:
 
     pids: Count = 128
     """Processes and threads of one sandbox."""
+
+    cpus: Positive | None = None
+    """CPU time of one sandbox by the second, such as 0.5, where the task does not ask for less. null: what the
+    machine's scheduler gives it."""
 
     disk_mb: Count = 128
     """Writable space of one sandbox, in MiB (a sized tmpfs; counts as memory)."""

@@ -143,6 +143,20 @@ async def test_a_task_lowers_limits_and_cannot_raise_them(provider: BubblewrapPr
     assert [quota.split()[0] for quota in quotas if quota.split()[0] != "max"] == ["25000"]
 
 
+async def test_cpu_time_is_held_or_its_absence_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = replace(SMALL, cpus=0.5)
+    async with bubblewrap(tmp_path / "state", config=config) as provider:
+        for cpus in (None, 0.25, 4.0):
+            await provider.create(SandboxSpec(image=Image(), cpus=cpus))
+        quotas = group_files(tmp_path / "state", "cpu.max", "cpu.cfs_quota_us")
+        assert [quota.split()[0] for quota in quotas] in (["25000", "50000", "50000"], [])
+        assert bool(quotas) is ("not held to" not in caplog.text)
+    async with bubblewrap(tmp_path / "weak", mode="rlimits", config=config) as provider:
+        for _ in range(2):
+            await provider.create(SPEC)
+    assert caplog.text.count("sandboxes are not held to 0.5 CPUs") == 1 + (not quotas)
+
+
 async def test_processes_are_bounded(tmp_path: Path) -> None:
     for mode in ("full", "rlimits"):
         async with bubblewrap(tmp_path / mode, mode=mode) as provider:

@@ -66,6 +66,7 @@ class BubblewrapProvider:
         self._slots = asyncio.Semaphore(config.max_sandboxes)
         self._names = itertools.count(1)
         self._open: set[str] = set()
+        self._said_no_cpus = False
         self._num_starting = 0
 
     @property
@@ -188,7 +189,7 @@ class BubblewrapProvider:
                 memory_bytes=memory_mb + disk_mb + UNCOUNTED_MB << 20,
                 pids=config.pids,
                 seccomp=config.seccomp,
-                cpus=spec.cpus,
+                cpus=self._cpus(spec),
                 timeout_s=config.start_timeout_s,
                 lifetime_s=config.lifetime_s,
             )
@@ -232,6 +233,14 @@ class BubblewrapProvider:
             image = replace(image, copies=())
         files = image_files(image)
         return files if self._host.overlay else joined([made_up_files(with_agent=self._host.ids.ranged), files])
+
+    def _cpus(self, spec: SandboxSpec) -> float | None:
+        """CPU time by the second; None for no limit. Says so, once, where nothing holds one."""
+        cpus = min((share for share in (spec.cpus, self._config.cpus) if share is not None), default=None)
+        if cpus is not None and not self._supervision.limits_cpu and not self._said_no_cpus:
+            self._said_no_cpus = True
+            logger.warning("no writable cpu cgroup: sandboxes are not held to %g CPUs", cpus)
+        return cpus
 
     def _release(self, box_id: str) -> None:
         """A sandbox was closed: its slot is free."""

@@ -32,6 +32,8 @@ class Supervision:
         self._closed = False
         self.limits_by: str | None = None
         """What holds memory and processes; None before the first supervisor."""
+        self.limits_cpu = True
+        """Whether a limit of CPU time holds, as far as is known."""
 
     async def link(self) -> SupervisorLink:
         """The running supervisor, or a new one if there is none or it has died. Raises SandboxError."""
@@ -59,6 +61,7 @@ class Supervision:
         self._record = records.write(self._state_dir, name, link.pid, greeting["bases"])
         self._link = link
         self.limits_by = _LIMITS_BY[greeting["version"]]
+        self.limits_cpu = greeting["cpu"]
         if self.limits_by == "rlimits":
             logger.warning("no writable cgroups: memory is limited per process only, and OOM is not seen")
         if self._host.overlay:

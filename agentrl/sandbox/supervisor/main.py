@@ -54,7 +54,14 @@ class Server:
         """Serve until the owner is gone and nothing is left of its sandboxes."""
         owner = os.pidfd_open(os.getppid())
         self._reactor.on_readable(owner, self._owner_gone)
-        self._connection.send({"id": 0, "version": self._hierarchies.version, "bases": self._hierarchies.bases()})
+        self._connection.send(
+            {
+                "id": 0,
+                "version": self._hierarchies.version,
+                "cpu": self._hierarchies.cpu is not None,
+                "bases": self._hierarchies.bases(),
+            }
+        )
         self._reactor.run()
         for base in self._hierarchies.bases():
             remove_base(base)
