@@ -1,16 +1,23 @@
 """What the balance knows of the run: rates, sizes and costs, as means over the last few steps. Pure.
 
 Sampled tokens are what a batch is made of: over many steps as many are sampled as go into batches, so the tokens of the
-mean interval between two batches, less those sampled since the last one, are what is missing from the next.
+mean interval between two batches, less those sampled since the last one, are what is missing from the next. What is
+carried over grows in the first steps and ends with a straggler in others: predictions are corrected by what the last
+ones came to.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from enum import Enum
 
 LAST = 4
 """Steps that a mean is taken over: enough to even out a step's luck, few enough to follow a drift."""
+
+
+MAX_CORRECTION = 4.0
+"""Of a prediction, either way."""
 
 
 class Mode(Enum):
@@ -46,6 +53,7 @@ class Measured:
         self.train_s = Mean(1)
         self._batch_tokens = Mean()
         self._batch_began = tokens
+        self._correction = 1.0
         self._windows: dict[Mode, deque[tuple[float, int]]] = {mode: deque(maxlen=LAST) for mode in Mode}
         self._mode = Mode.NOBODY
         self._began = now
@@ -61,6 +69,12 @@ class Measured:
         """A batch is complete."""
         self._batch_tokens.add(tokens - self._batch_began)
         self._batch_began = tokens
+
+    def correct(self, predicted_s: float, realised_s: float) -> None:
+        """What a prediction came to: later ones are corrected by half of its error, on a scale of factors."""
+        if predicted_s > 0 and realised_s > 0:
+            corrected = self._correction * math.sqrt(realised_s / predicted_s)
+            self._correction = min(max(corrected, 1 / MAX_CORRECTION), MAX_CORRECTION)
 
     def rate(self, mode: Mode, now: float, tokens: int) -> float | None:
         """Tokens a second while `mode`; the present window counts where it is as long as the mean one."""
@@ -80,4 +94,4 @@ class Measured:
         mean = self._batch_tokens.value
         if mean is None:
             return None
-        return max(mean - (tokens - self._batch_began), 0.1 * missing * mean)
+        return self._correction * max(mean - (tokens - self._batch_began), 0.1 * missing * mean)

@@ -169,4 +169,5 @@ class Switching:
         realised_s = monotonic() - decided
         self._accounts.realise(number, realised_s)
         if decision.predicted_s is not None:
+            self._measured.correct(decision.predicted_s, realised_s)
             self._observer.emit(BalanceRealised(step=step, predicted_s=decision.predicted_s, realised_s=realised_s))

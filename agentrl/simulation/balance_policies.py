@@ -141,5 +141,5 @@ def _lag(reader: LedgerReader) -> float:
 
 
 def _error(pairs: Sequence[tuple[float | None, float | None]]) -> float | None:
-    errors = [abs(real - said) / real for said, real in pairs if said is not None and real]
+    errors = [abs(real - said) / real for said, real in pairs if said and real]
     return statistics.mean(errors) if errors else None

@@ -114,6 +114,19 @@ def test_rates_are_measured_by_who_generated() -> None:
     assert measured.rate(Mode.DEDICATED, 30.0, 1200) == 40
 
 
+def test_predictions_are_corrected_by_what_the_last_ones_came_to_within_bounds() -> None:
+    measured = Measured(0.0, 0)
+    measured.batch(1000)
+    assert measured.remaining(1000, missing=1.0) == 1000
+    measured.correct(100.0, 25.0)
+    assert measured.remaining(1000, missing=1.0) == 500
+    measured.correct(0.0, 25.0)
+    assert measured.remaining(1000, missing=1.0) == 500
+    for _ in range(9):
+        measured.correct(1.0, 1e6)
+    assert measured.remaining(1000, missing=1.0) == 4000
+
+
 def test_rates_and_sizes_follow_a_drift_within_a_few_steps() -> None:
     measured = Measured(0.0, 0)
     now, tokens = 0.0, 0
