@@ -66,8 +66,9 @@ class Measured:
         self._mode, self._began, self._began_tokens = mode, now, tokens
 
     def batch(self, tokens: int) -> None:
-        """A batch is complete."""
-        self._batch_tokens.add(tokens - self._batch_began)
+        """A batch is complete; one that was complete before this controller started says nothing."""
+        if tokens > self._batch_began:
+            self._batch_tokens.add(tokens - self._batch_began)
         self._batch_began = tokens
 
     def correct(self, predicted_s: float, realised_s: float) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from agentrl.clock import monotonic
+from agentrl.controller.gpu_time import TRAINER
+from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader
 from agentrl.simulation.faults import FaultyRun
 from agentrl.simulation.figures import num_tokens
@@ -24,6 +27,7 @@ def check(run: FaultyRun, scenario: Scenario, reader: LedgerReader) -> None:
     no_fault_is_a_reward(run)
     nothing_is_left_open(run)
     evaluations_are_whole(scenario, reader)
+    gpu_time_adds_up(scenario, reader)
 
 
 def steps_are_made_once_and_published(run: FaultyRun, scenario: Scenario, reader: LedgerReader) -> None:
@@ -94,3 +98,17 @@ def evaluations_are_whole(scenario: Scenario, reader: LedgerReader) -> None:
     num_tasks = scenario.config.schedule.eval_tasks
     labels = [row.label for row in reader.evaluations()]
     assert sorted(labels) == sorted(["before", "after"] * num_tasks)
+
+
+def gpu_time_adds_up(scenario: Scenario, reader: LedgerReader) -> None:
+    """Every lane was in exactly one use at any time that some controller accounted for; rows are bounded."""
+    rows = read_gpu_time(reader)
+    totals: dict[str, int] = {}
+    for row in rows:
+        totals[row.lane] = totals.get(row.lane, 0) + row.spent_us
+    lanes = {f"engine-{index}" for index in range(scenario.hardware.engines)}
+    assert set(totals) == (lanes | {TRAINER} if scenario.config.schedule.swing == "none" else lanes)
+    (total,) = set(totals.values())
+    assert 0 < total <= round(monotonic() * 1e6)
+    assert len(rows) <= len(totals) * (scenario.config.schedule.steps + 1) * 8
+    assert all(row.realised_s is None or row.realised_s >= 0 for row in read_balance(reader))
