@@ -7,12 +7,13 @@ import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agentrl.sandbox.provider import Sandbox
-from tests.fixtures.sandboxes import MODES, SPEC, bubblewrap
+from tests.fixtures.sandboxes import MODES, SMALL, SPEC, bubblewrap, is_there
 
 
 @pytest.fixture(params=MODES)
@@ -294,3 +295,17 @@ async def test_the_visitors_own_process_cannot_be_read_through_it(sandbox: Sandb
     await sandbox.exec(["ln", "-s", path, "/app/link"], timeout_s=20)
     assert await sandbox.read("/app/link") is None
     assert await sandbox.read(path) is None
+
+
+async def test_a_system_of_its_own_is_nobody_elses(tmp_path: Path) -> None:
+    """Where commands may change /usr, they change a layer of their sandbox: not the host, and not the next sandbox."""
+    async with bubblewrap(tmp_path / "state", config=replace(SMALL, writable_system=True)) as provider:
+        if not provider.capabilities.build:
+            assert MODES["full"]().no_overlay is not None
+            return
+        first = await provider.create(SPEC)
+        await output(first, "echo planted > /usr/bin/agentrl-planted; rm /usr/bin/perl; chmod 000 /usr/bin/tail")
+        assert await output(first, "cat /usr/bin/agentrl-planted; command -v perl") == "planted\n"
+        second = await provider.create(SPEC)
+        assert "planted" not in await output(second, "ls /usr/bin") and await output(second, "command -v perl") != ""
+    assert not is_there(Path("/usr/bin/agentrl-planted")) and is_there(Path("/usr/bin/perl"))

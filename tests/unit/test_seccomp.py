@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from functools import cache
 
 import pytest
 
@@ -13,14 +14,18 @@ ALLOWED, KILLED = "allowed", "killed"
 _ACTIONS = {0x7FFF0000: ALLOWED, 0x80000000: KILLED}
 
 
+@cache
+def instructions(machine: str) -> list[tuple[int, ...]]:
+    return list(struct.iter_unpack("=HBBI", program(machine)))
+
+
 def verdict(machine: str, number: int, *arguments: int, audit: int | None = None) -> str:
     """What the filter of `machine` says to a call: allowed, killed, or the name of its errno."""
     values = (*arguments, *(0,) * (6 - len(arguments)))
     data = struct.pack("<IIQ6Q", number, audit or ARCHES[machine].audit, 0, *values)
-    code = [struct.unpack("=HBBI", program(machine)[at : at + 8]) for at in range(0, len(program(machine)), 8)]
     accumulator = position = 0
     while True:
-        operation, if_true, if_false, operand = code[position]
+        operation, if_true, if_false, operand = instructions(machine)[position]
         position += 1
         if operation == 0x20:
             accumulator = struct.unpack_from("<I", data, operand)[0]
@@ -95,7 +100,7 @@ def test_other_tables_and_unknown_numbers_do_not_exist() -> None:
 
 def test_jumps_stay_in_the_program() -> None:
     for machine in ARCHES:
-        code = [struct.unpack("=HBBI", program(machine)[at : at + 8]) for at in range(0, len(program(machine)), 8)]
+        code = instructions(machine)
         assert len(code) <= 4096, "the kernel's limit"
         for position, (operation, if_true, if_false, _) in enumerate(code):
             if operation & 7 == 5:
