@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,7 @@ class Forecast:
     infra_as_reward: int
     lost: int
     gpu_shares: dict[str, float]
-    """Share of all GPU time by use."""
+    """Share of all GPU time by use, the largest first."""
     bounds: dict[str, float]
     """Seconds that a step takes at least, by the resource that would be the only limit."""
     without: tuple[Without, ...]
@@ -150,8 +151,10 @@ def _run_s(run: Predicted, full_steps: int) -> float:
 
 def _gpu_shares(runs: Sequence[Predicted]) -> dict[str, float]:
     total = sum(sum(run.gpu_s.values()) for run in runs)
-    names = dict.fromkeys(name for run in runs for name in run.gpu_s)
-    return {name: sum(run.gpu_s.get(name, 0.0) for run in runs) / total for name in names}
+    spent: Counter[str] = Counter()
+    for run in runs:
+        spent.update(run.gpu_s)
+    return {use: seconds / total for use, seconds in spent.most_common()}
 
 
 def _bounds(runs: Sequence[Predicted]) -> dict[str, float]:

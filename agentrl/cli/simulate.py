@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 StepsOption = Annotated[
     int | None,
-    typer.Option("--steps", min=1, help="Steps to simulate. Default: the job's, at most 8.", show_default=False),
+    typer.Option(
+        "--steps", min=1, help="Steps to simulate. Default: 4 to 8, by the length of episodes.", show_default=False
+    ),
 ]
 
 

@@ -19,8 +19,10 @@ from agentrl.rollout.config import ToolFormat
 from agentrl.simulation.config import EngineLaw, Hardware, Workload
 from agentrl.simulation.run import UNBOUNDED_S, Scenario
 
-DEFAULT_STEPS = 8
-"""Steps that are simulated of a longer run: the first batch, and enough of the steady state."""
+MAX_STEPS, MIN_STEPS = 8, 4
+"""Steps that are simulated of a longer run where nobody says how many: the first ones, and some of the steady state."""
+_USUAL_TURNS = 20_000
+"""Turns of a simulation that takes seconds: jobs of long episodes are simulated for fewer steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +40,17 @@ def usual_workload(config: JobConfig) -> tuple[str, str]:
     return "w_tb", "inference.backend is not embedded: the reference workload"
 
 
+def usual_steps(config: JobConfig, workload: Workload) -> int:
+    """Steps that show the steady state of a job without taking minutes."""
+    turns_per_step = config.schedule.groups_per_step * config.algorithm.group_size * workload.turns.at(0.0)
+    return max(MIN_STEPS, min(MAX_STEPS, int(_USUAL_TURNS / turns_per_step)))
+
+
 def simulated_job(
     config: JobConfig, workload: Workload, hardware: Hardware, *, steps: int | None = None
 ) -> SimulatedJob:
-    """`steps` at most (default DEFAULT_STEPS). Raises UserError where laws and configuration cannot be put together."""
-    chosen = min(config.schedule.steps, steps or DEFAULT_STEPS)
+    """`steps` at most (default `usual_steps`). Raises UserError where laws and configuration cannot be put together."""
+    chosen = min(config.schedule.steps, steps or usual_steps(config, workload))
     notes: list[str] = []
     if chosen < config.schedule.steps:
         notes.append(f"{chosen} of {config.schedule.steps} steps are simulated")

@@ -14,7 +14,7 @@ from agentrl.config.schema import JobConfig
 from agentrl.rollout.config import ToolFormat
 from agentrl.simulation.bound import bound, unloaded_s
 from agentrl.simulation.config import load_hardware, load_workload
-from agentrl.simulation.job import simulated_job, usual_workload
+from agentrl.simulation.job import simulated_job, usual_steps, usual_workload
 from agentrl.simulation.life import World
 from agentrl.simulation.predict import Failed, Predicted, at_seed, mechanisms_of, predict
 from agentrl.simulation.run import Scenario
@@ -95,6 +95,12 @@ def test_a_workload_of_other_agents_brings_its_own_budgets_and_says_so() -> None
 
 def test_a_small_job_has_small_laws_by_default() -> None:
     assert usual_workload(JobConfig())[0] == "quickstart"
+
+
+def test_jobs_of_long_episodes_are_simulated_for_fewer_steps() -> None:
+    config = replace(small_job(), schedule=replace(small_job().schedule, steps=50, groups_per_step=32))
+    steps = [usual_steps(config, load_workload(name)) for name in ("quickstart", "w_tb")]
+    assert steps == [8, 6]
 
 
 def test_any_tool_format_can_be_simulated() -> None:
