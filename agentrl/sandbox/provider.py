@@ -190,8 +190,8 @@ class Sandbox(Protocol):
     ) -> ExecResult:
         """Run one command to its end: a str through `bash -c` (sh where the image has no bash), a list as it is.
 
-        `cwd` None is the image's workdir, `user` None the image's. Waits for the process, not for the end of its output: a daemon that keeps
-        stdout open does not hold the result.
+        `cwd` None is the image's workdir, `user` None the image's. Waits for the process, not for the end of its
+        output: a daemon that keeps stdout open does not hold the result.
         """
         ...
 

@@ -166,6 +166,76 @@ async def sandboxes_do_not_share_files(provider: SandboxProvider) -> None:
     assert await other.read("/app/mine") is None
 
 
+async def a_snapshot_makes_any_number_of_sandboxes_that_go_their_own_ways(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.write("/app/then", b"1")
+    snapshot = await sandbox.snapshot()
+    assert snapshot.leftover_processes == 0
+    await sandbox.write("/app/then", b"2")
+    await sandbox.write("/app/later", b"2")
+    one, other = await asyncio.gather(*(provider.create(SPEC, snapshot=snapshot) for _ in range(2)))
+    await one.write("/app/mine", b"secret")
+    assert [await fork.read("/app/then") for fork in (one, other, sandbox)] == [b"1", b"1", b"2"]
+    assert [await fork.read("/app/later") for fork in (one, other)] == [None, None]
+    assert (await other.read("/app/mine"), await sandbox.read("/app/mine")) == (None, None)
+    assert (await one.exec("sleep 0", timeout_s=20)).exit_code == 0
+
+
+async def snapshots_of_snapshots_hold_what_each_sandbox_did(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    for generation in range(4):
+        await sandbox.write(f"/app/{generation}", b"x")
+        await sandbox.write("/app/latest", str(generation).encode())
+        snapshot = await sandbox.snapshot()
+        await sandbox.close()
+        sandbox = await provider.create(SPEC, snapshot=snapshot)
+        await snapshot.release()
+    assert [await sandbox.read(f"/app/{generation}") for generation in range(4)] == [b"x"] * 4
+    assert await sandbox.read("/app/latest") == b"3"
+
+
+async def a_snapshot_outlives_its_sandbox_until_it_is_released(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.write("/app/file", b"x")
+    snapshot = await sandbox.snapshot()
+    await sandbox.close()
+    fork = await provider.create(SPEC, snapshot=snapshot)
+    await snapshot.release()
+    await snapshot.release()
+    assert await fork.read("/app/file") == b"x"
+    with pytest.raises(SandboxError, match="released"):
+        await provider.create(SPEC, snapshot=snapshot)
+
+
+async def a_snapshot_says_what_ran_and_lets_it_run_on(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    running = asyncio.create_task(sandbox.exec("sleep 1", timeout_s=20))
+    await asyncio.sleep(0.2)
+    snapshot = await sandbox.snapshot()
+    assert snapshot.leftover_processes >= 1
+    assert (await running).exit_code == 0
+    assert await (await provider.create(SPEC, snapshot=snapshot)).kill_all() == 0
+
+
+async def a_frozen_sandbox_stays_so_through_a_snapshot(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.freeze()
+    await sandbox.write("/app/file", b"x")
+    snapshot = await sandbox.snapshot()
+    waiting = asyncio.create_task(sandbox.exec("sleep 0", timeout_s=20))
+    assert await (await provider.create(SPEC, snapshot=snapshot)).read("/app/file") == b"x"
+    assert not waiting.done()
+    await sandbox.thaw()
+    assert (await waiting).exit_code == 0
+
+
+async def a_sandbox_that_ended_makes_no_snapshot(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.close()
+    with pytest.raises(SandboxError):
+        await sandbox.snapshot()
+
+
 async def closing_the_provider_closes_its_sandboxes(provider: SandboxProvider) -> None:
     sandboxes = [await provider.create(SPEC) for _ in range(3)]
     await provider.close()
@@ -190,5 +260,11 @@ SANDBOX_CHECKS: list[SandboxCheck] = [
     files_are_copied_out_once,
     nothing_is_left_to_kill,
     sandboxes_do_not_share_files,
+    a_snapshot_makes_any_number_of_sandboxes_that_go_their_own_ways,
+    snapshots_of_snapshots_hold_what_each_sandbox_did,
+    a_snapshot_outlives_its_sandbox_until_it_is_released,
+    a_snapshot_says_what_ran_and_lets_it_run_on,
+    a_frozen_sandbox_stays_so_through_a_snapshot,
+    a_sandbox_that_ended_makes_no_snapshot,
     closing_the_provider_closes_its_sandboxes,
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,11 +24,34 @@ from agentrl.sandbox.supervisor.userns import IdMap
 MAX_STEPS = 40
 """Of one image: its layers and those of snapshots upon them must fit into one mount."""
 _LOCK_POLL_S = 0.05
+_PARTIAL, _LOCK = ".partial", ".lock"
 
 Build = Callable[[Step, tuple[str, ...], Path], Awaitable[None]]
 """(step, layers below it, top first, folder to fill). Raises ImageError, SandboxError."""
 Discard = Callable[[Path], Awaitable[None]]
 """Removes a folder whose files may be the sandboxes' users'."""
+
+
+def cache_folder(configured: str | None) -> Path:
+    """Where image layers are kept: as configured, or in the user's cache folder."""
+    if configured is not None:
+        return Path(configured).expanduser().resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "agentrl").resolve()
+
+
+def sweep(cache: Path) -> None:
+    """Remove what builds left whose processes are gone; a build that goes on holds its lock."""
+    for partial in cache.glob(f"layers/*/*{_PARTIAL}"):
+        lock = partial.with_suffix(_LOCK)
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(partial, ignore_errors=True)  # files of the users of /etc/subuid: the next build removes them
+            lock.unlink()
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(fd)
 
 
 class ImageStore:
@@ -69,8 +93,8 @@ class ImageStore:
         return found
 
     async def _make(self, step: Step, below: tuple[str, ...], layer: Path) -> None:
-        partial = layer.with_suffix(".partial")
-        async with _locked(layer.with_suffix(".lock")):
+        partial = layer.with_suffix(_PARTIAL)
+        async with _locked(layer.with_suffix(_LOCK)):
             if await asyncio.to_thread(layer.is_dir):
                 return  # another was first
             if await asyncio.to_thread(partial.exists):
@@ -88,6 +112,7 @@ class ImageStore:
         """Only its owner may enter: it holds what sandboxes made, setuid programs perhaps among it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder.parent.chmod(0o700)
+        sweep(self._folder.parents[1])
 
 
 def _key(below: str, step: Step) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import platform
 import re
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from agentrl.errors import ImageError, SandboxError, UserError
 from agentrl.sandbox.bubblewrap.building import apply_step
 from agentrl.sandbox.bubblewrap.host import Host, check_host
-from agentrl.sandbox.bubblewrap.images import ImageStore
+from agentrl.sandbox.bubblewrap.images import ImageStore, cache_folder
 from agentrl.sandbox.bubblewrap.layout import UNCOUNTED_MB, bwrap_argv, root_place
 from agentrl.sandbox.bubblewrap.link import SupervisorLink
 from agentrl.sandbox.bubblewrap.memory import available_bytes
@@ -54,9 +53,10 @@ class BubblewrapProvider:
         self._host = host or check_host()
         if self._host.no_overlay:
             logger.warning("no snapshots and no built images: %s", self._host.no_overlay)
-        self._supervision = Supervision(self._host, state_dir)
+        cache = cache_folder(config.cache_dir)
+        self._supervision = Supervision(self._host, state_dir, cache)
         self._images = ImageStore(
-            cache_folder(config.cache_dir),
+            cache,
             self._host.ids,
             network=config.build_network,
             build=self._build,
@@ -252,13 +252,6 @@ class BubblewrapProvider:
 def _least(asked: int | None, ceiling: int) -> int:
     """What a task gets: what it asks for, at most what the configuration allows."""
     return ceiling if asked is None else min(asked, ceiling)
-
-
-def cache_folder(configured: str | None) -> Path:
-    """Where image layers are kept: as configured, or in the user's cache folder."""
-    if configured is not None:
-        return Path(configured).expanduser().resolve()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "agentrl").resolve()
 
 
 def _resolver(network: bool) -> bytes:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,9 @@ logger = logging.getLogger(__name__)
 class Supervision:
     """At most one supervisor at a time. `state_dir` gets the record of what it made, and is where its stage lies."""
 
-    def __init__(self, host: Host, state_dir: Path) -> None:
-        self._host, self._state_dir = host, state_dir.resolve()
+    def __init__(self, host: Host, state_dir: Path, cache: Path) -> None:
+        """`cache` is where images are built."""
+        self._host, self._state_dir, self._cache = host, state_dir.resolve(), cache
         self._link: SupervisorLink | None = None
         self._record: Path | None = None
         self._lock = asyncio.Lock()
@@ -55,10 +54,10 @@ class Supervision:
             await self._end()
 
     async def _start(self) -> None:
-        name = f"agentrl-{os.getpid()}-{secrets.token_hex(4)}"
+        name = records.group_name()
         self._state_dir.mkdir(parents=True, exist_ok=True)
         link, greeting = await open_link(self._settings(name))
-        self._record = records.write(self._state_dir, name, link.pid, greeting["bases"])
+        self._record = records.write(self._state_dir, name, link.pid, greeting["bases"], self._cache)
         self._link = link
         self.limits_by = _LIMITS_BY[greeting["version"]]
         self.limits_cpu = greeting["cpu"]
