@@ -20,6 +20,8 @@ from agentrl.controller.gpu_account import GpuAccount
 from agentrl.controller.gpu_time import TRAINER
 from agentrl.controller.groups import GroupBook
 from agentrl.controller.member import Weights
+from agentrl.controller.places import Places
+from agentrl.controller.progress import Progress
 from agentrl.controller.ready_pool import ReadyPool
 from agentrl.controller.records import LedgerRecords
 from agentrl.controller.recovery import Recovered, load_batch, recover
@@ -117,6 +119,7 @@ def assemble(
     provider: SandboxProvider,
     engines: Engines,
     entropy: Random,
+    places: Places | None = None,
 ) -> Brain:
     """Recover the run from its ledger. `start_weights` are those of version 0; `entropy` names batches."""
     watchdog = Watchdog(stall_timeout_s=config.schedule.stall_timeout_s)
@@ -124,6 +127,9 @@ def assemble(
     observer = Observers(watchdog, late, observer)
     book, pool = _group_book(config), _ready_pool(config)
     recovered = recover(ledger, book, pool)
+    progress = Progress(max_episode_tokens=config.agent.max_episode_tokens)
+    for task, num_tokens in recovered.lengths:
+        progress.remember(task, num_tokens)
     active_time = ActiveTime()
     fleet = Fleet(
         Weights(recovered.weights_path or start_weights, recovered.applied),
@@ -132,7 +138,7 @@ def assemble(
         control_timeout_s=config.publish.timeout_s,
         on_failure=engines.report_failure,
         swing=engine_names(config)[: num_swing(config.schedule.swing, config.inference.num_engines)],
-        kv_share=config.schedule.kv_share,
+        places=_places(config) if places is None else places,
     )
     desk = TrainerDesk(
         epoch=ledger.epoch,
@@ -144,14 +150,16 @@ def assemble(
         chat=chat,
         sampler=fleet,
         provider=provider,
-        recorder=LedgerRecords(ledger),
+        recorder=LedgerRecords(ledger, progress),
         active_time=active_time,
+        snapshot_every_turns=config.sandbox.snapshot_every_turns,
     )
     collector = Collector(
         config,
         tasks=dataset.train,
         book=book,
         pool=pool,
+        progress=progress,
         next_seq=recovered.next_seq,
         fleet=fleet,
         runner=runner,
@@ -203,11 +211,16 @@ class _Late:
             self.account.emit(event)
 
 
+def _places(config: JobConfig) -> Places:
+    return Places(kv_share=config.schedule.kv_share, keep_s=config.schedule.keep_context_s)
+
+
 def _group_book(config: JobConfig) -> GroupBook:
     return GroupBook(
         group_size=config.algorithm.group_size,
         max_infra_retries=config.schedule.max_infra_retries,
         min_usable=config.schedule.min_usable,
+        extra_members=config.schedule.extra_members,
     )
 
 

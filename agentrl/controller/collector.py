@@ -1,7 +1,8 @@
 """Keeps episodes acting and complete groups flowing into the ready pool.
 
-Effects only: what to launch, what is complete and what enters a batch is decided by `groups`, `ready_pool`,
-`admission` and `breaker`; this module carries it out and writes it down.
+Effects only: how many episodes may act is decided by `admission` from `progress`, which come first by `order`, what is
+complete by `groups`, what enters a batch by `ready_pool`, who is not waited for by `stragglers`, when to give up by
+`breaker`; this module carries it out and writes it down.
 """
 
 from __future__ import annotations
@@ -11,17 +12,24 @@ from dataclasses import asdict
 from typing import Any
 
 from agentrl.config.schema import JobConfig
-from agentrl.controller.admission import ExpectedTokens, max_live_episodes, room
+from agentrl.controller.admission import LoadFactor, expected_peak, max_live_episodes, room
 from agentrl.controller.breaker import Breaker
+from agentrl.controller.config import Stragglers
 from agentrl.controller.fleet import Fleet
 from agentrl.controller.groups import ClosedGroup, GroupBook, Launch, MemberOutcome
+from agentrl.controller.progress import Progress
 from agentrl.controller.ready_pool import ReadyPool, Selection
+from agentrl.controller.stragglers import Lagging, cut
 from agentrl.controller.task_order import task_index
 from agentrl.errors import ProcessFailed
 from agentrl.ledger.ledger import Ledger
-from agentrl.observe.events import EpisodeEnded, GroupClosed, Observer
+from agentrl.observe.events import EpisodeCancelled, EpisodeEnded, GroupClosed, Observer
 from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec
+from agentrl.rollout.verdict import Verdict
 from agentrl.tasks.task import Task
+
+LOOK_S = 10.0
+"""Between two looks at the engines' load and at stragglers."""
 
 
 class Collector:
@@ -34,6 +42,7 @@ class Collector:
         tasks: tuple[Task, ...],
         book: GroupBook,
         pool: ReadyPool,
+        progress: Progress,
         next_seq: int,
         fleet: Fleet,
         runner: EpisodeRunner,
@@ -45,7 +54,10 @@ class Collector:
         self._names = tuple(task.name for task in tasks)
         self._seed = config.seed
         self._max_live = max_live_episodes(config)
-        self._expected_tokens = ExpectedTokens(config.agent.max_episode_tokens)
+        self._load_factor = LoadFactor()
+        self._limited = False
+        """The KV budget keeps episodes from starting."""
+        self._progress = progress
         self._book = book
         self._pool = pool
         self._next_seq = next_seq
@@ -62,6 +74,9 @@ class Collector:
         self._wake = asyncio.Event()
         self._complete = asyncio.Event()
         self._live: dict[str, asyncio.Task[None]] = {}
+        """By episode, until its sandbox is closed."""
+        self._running: dict[tuple[str, int], str] = {}
+        """Episodes by group and member, until they have ended or were cancelled."""
         fleet.subscribe(self._wake.set)
 
     @property
@@ -95,6 +110,7 @@ class Collector:
         Raises ProcessFailed when the circuit breaker trips, and when the tasks teach nothing.
         """
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_again(), name="look")
             while True:
                 await self._wake.wait()
                 self._wake.clear()
@@ -121,35 +137,71 @@ class Collector:
         self._refresh()
         return selection
 
+    @property
+    def load_factor(self) -> float:
+        """By how much more, or less, than predicted the engines have turned out to hold."""
+        return self._load_factor.value
+
     # --- launching
 
     def _refresh(self) -> None:
         """Look again at what is stale, complete, and launchable."""
         for stale in self._pool.drop_stale(self._step):
             self._drop(stale, f"stale: oldest version {stale.oldest_version} for step {self._step}")
-        if self._pool.complete:
+        if self._batch_complete():
             self._complete.set()
         else:
             self._complete.clear()
         self._wake.set()
 
+    def _batch_complete(self) -> bool:
+        oldest = self._book.oldest_seq
+        if not self._pool.complete or self._schedule.stragglers is not Stragglers.wait or oldest is None:
+            return self._pool.complete
+        return self._pool.last_of_batch < oldest
+
     def _launch(self, group: asyncio.TaskGroup) -> None:
         if not self._launching:
             return
-        slots = room(
-            num_live=len(self._live),
-            expected_tokens=self._expected_tokens.mean,
-            capacity_tokens=self._fleet.kv_capacity_tokens,
-            share=self._schedule.kv_share,
-            limit=self._max_live,
-        )
+        slots = self._room()
         while slots > 0:
-            launches = self._book.launch(slots)
+            launches = self._book.launch(slots, self._progress.new)
             for launch in launches:
                 self._start(launch, group)
             slots -= len(launches)
             if slots > 0 and not self._open_group():
                 return
+
+    def _room(self) -> int:
+        budget = self._schedule.kv_share * self._fleet.kv_capacity_tokens * self._load_factor.value
+        used, remaining = self._progress.totals()
+        slots = room(
+            num_live=len(self._live),
+            used=used,
+            remaining=remaining,
+            new=self._progress.new(),
+            budget_tokens=budget,
+            limit=self._max_live,
+            floor=self._fleet.num_up,
+        )
+        self._limited = budget > 0 and len(self._live) + slots < self._max_live
+        return slots
+
+    async def _look_again(self) -> None:
+        """What changes without an episode's end: the engines' load, and how long stragglers are expected to take."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            num_waiting = await self._fleet.num_short_of_kv()
+            budget = self._schedule.kv_share * self._fleet.kv_capacity_tokens
+            self._load_factor.look(
+                num_live=len(self._live),
+                num_waiting=num_waiting,
+                fill=expected_peak(*self._progress.totals()) / budget if budget else 0.0,
+                limited=self._limited,
+            )
+            if self._schedule.stragglers is Stragglers.cut:
+                self._cut_stragglers()
+            self._refresh()
 
     def _open_group(self) -> bool:
         """Open the next group in the seeded order if the window has room."""
@@ -166,15 +218,24 @@ class Collector:
         episode = f"{launch.group}.m{launch.member:03d}.a{launch.attempt:02d}"
         self._ledger.start_episode(episode, group=launch.group, member=launch.member, attempt=launch.attempt)
         spec = EpisodeSpec(episode=episode, group=launch.group, task=self._tasks[launch.task], seed=self._seed)
-        self._live[episode] = group.create_task(self._run_episode(spec, launch), name=episode)
+        self._progress.start(episode, launch.task)
+        running = self._live[episode] = group.create_task(self._run_episode(spec, launch), name=episode)
+        running.add_done_callback(lambda _: self._free(episode))
+        self._running[launch.group, launch.member] = episode
 
     # --- ending
+
+    def _free(self, episode: str) -> None:
+        """Its slot; also of a task that was cancelled before it began."""
+        self._live.pop(episode, None)
+        self._wake.set()
 
     async def _run_episode(self, spec: EpisodeSpec, launch: Launch) -> None:
         try:
             result = await self._runner.run(spec)
         finally:
             del self._live[spec.episode]
+        del self._running[launch.group, launch.member]
         self._record(result)
         self._breaker.add(result.verdict, result.cause)
         if problem := self._breaker.tripped():
@@ -191,7 +252,7 @@ class Collector:
 
     def _record(self, result: EpisodeResult) -> None:
         reward = result.trajectory.reward if result.trajectory else None
-        self._expected_tokens.add(result.num_tokens)
+        self._progress.end(result.spec.episode, by_itself=result.verdict is not Verdict.INFRA_FAILURE)
         self._ledger.end_episode(
             result.spec.episode,
             verdict=result.verdict.value,
@@ -215,13 +276,43 @@ class Collector:
             )
         )
 
-    def _close(self, closed: ClosedGroup) -> None:
+    def _close(self, closed: ClosedGroup, *, cause: str = "surplus") -> None:
+        """`cause`: why members that still run are cancelled."""
         reason = closed.reason or self._pool.add(closed)
         if reason is not None:
             self._drop(closed, reason)
-            return
-        self._ledger.close_group(closed.group, "ready")
-        self._emit_closed(closed, None)
+        else:
+            self._ledger.close_group(closed.group, "ready")
+            self._emit_closed(closed, None)
+        for member in closed.surplus:
+            self._cancel(self._running.pop((closed.group, member)), closed.task, cause)
+
+    def _cancel(self, episode: str, task: str, cause: str) -> None:
+        """End an episode that nobody needs; its sandbox is closed by its own task."""
+        reached = self._progress.end(episode, by_itself=False)
+        self._ledger.cancel_episode(episode, cause=cause, num_turns=reached.num_turns, num_tokens=reached.num_tokens)
+        self._live[episode].cancel()
+        self._observer.emit(
+            EpisodeCancelled(
+                episode=episode,
+                task=task,
+                cause=cause,
+                num_turns=reached.num_turns,
+                num_tokens=reached.num_tokens,
+                live=len(self._live),
+            )
+        )
+
+    def _cut_stragglers(self) -> None:
+        for group, running in self._book.lagging().items():
+            usable = self._book.outcomes(group)
+            lagging = Lagging(
+                num_usable=len(usable),
+                ended_s=[outcome.active_s for outcome in usable],
+                remaining_s=[self._progress.remaining_s(self._running[group, member]) for member in running],
+            )
+            if cut(lagging, min_usable=self._schedule.min_usable, factor=self._schedule.straggler_factor):
+                self._close(self._book.cut(group), cause="straggler")
 
     def _drop(self, closed: ClosedGroup, reason: str) -> None:
         self._ledger.close_group(closed.group, "dropped", reason=reason)
@@ -243,6 +334,7 @@ def _outcome(result: EpisodeResult) -> MemberOutcome:
         oldest_version=trajectory.oldest_version if trajectory else None,
         num_turns=result.num_turns,
         num_tokens=result.num_tokens,
+        active_s=result.active_s,
     )
 
 

@@ -8,6 +8,17 @@ from enum import Enum
 from agentrl.bounds import Count, CountOrZero, Factor, PositiveShare, Seconds, Share, Swing
 
 
+class Stragglers(Enum):
+    """What happens to the last members of a group, for which the others wait."""
+
+    carry = "carry"
+    """They go on, and batches close with other groups meanwhile."""
+    wait = "wait"
+    """Batches take groups in launch order, so they wait for all of them: no selection at all, and the longest waits."""
+    cut = "cut"
+    """A group closes without members that are expected to take long, if it has `min_usable` others."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     steps: Count = 25
@@ -28,8 +39,23 @@ class ScheduleConfig:
     max_live_episodes: Count = 64
     """Episodes acting at once, over all engines."""
 
+    extra_members: CountOrZero = 0
+    """Episodes that start in each group beyond algorithm.group_size. The first group_size usable ones make the group;
+    the others are cancelled then. Sooner, but it favours short episodes: the summary shows by how much."""
+
+    stragglers: Stragglers = Stragglers.carry
+    """What happens to the last members of a group, for which the others wait."""
+
+    straggler_factor: Factor = 2.0
+    """With `stragglers=cut`: members are cut that are expected to act for this many times as long again as the group's
+    ended members took on average."""
+
     kv_share: PositiveShare = 0.9
     """Live contexts with their growth stay under this share of the engines' KV capacity."""
+
+    keep_context_s: Seconds = 20.0
+    """For so long an engine keeps room for the context of an episode whose tool runs, while others wait for room. On
+    the reference hardware holding room for longer costs more than prefilling the context again."""
 
     max_policy_lag: CountOrZero = 4
     """Steps between a trained token's policy version and the version it trains. A group with an older token is

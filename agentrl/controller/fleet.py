@@ -28,6 +28,10 @@ from agentrl.rollout.hold import Hold
 log = logging.getLogger(__name__)
 
 
+FULL_SHARE = 0.9
+"""Of its KV capacity, from which on an engine's queue waits for memory and not for a prefill."""
+
+
 class EngineState(StrEnum):
     """What an engine is doing, as far as the fleet can see."""
 
@@ -55,11 +59,11 @@ class Fleet:
         control_timeout_s: float,
         on_failure: Callable[[str], None],
         swing: Collection[str] = (),
-        kv_share: float = 1.0,
+        places: Places | None = None,
     ) -> None:
         """`control_timeout_s` bounds each order to an engine (pause, update, lend); one that misses it leaves.
 
-        `swing`: the engines that can be lent. `kv_share`: see `Places`.
+        `swing`: the engines that can be lent. `places`: an empty one; by default whatever fits the engines has room.
         """
         self.weights = weights
         """Read by whoever starts an engine; changed only by `publish`."""
@@ -72,12 +76,13 @@ class Fleet:
         self._on_failure = on_failure
         self._members: dict[str, Member] = {}
         self._dismissed: dict[str, Member] = {}
-        self._places = Places(kv_share=kv_share)
+        self._places = Places(kv_share=1.0) if places is None else places
         self._lent = False
         self._crowded = False
         """From the first engine that leaves for the trainer until the last one is back."""
         self._waiting: dict[str, tuple[int, asyncio.Event]] = {}
         """Episodes that found no room, with the length of their contexts."""
+        self._next_look: asyncio.TimerHandle | None = None
         self._gate = asyncio.Event()
         self._gate.set()
         self._any_up = asyncio.Event()
@@ -96,7 +101,7 @@ class Fleet:
 
     @property
     def num_waiting(self) -> int:
-        """Episodes that wait for room until the lent engines are back."""
+        """Episodes that wait for room on an engine."""
         return len(self._waiting)
 
     @property
@@ -224,7 +229,7 @@ class Fleet:
             try:
                 async with asyncio.timeout(remaining_s) as timer:
                     if member is not None:
-                        return await self._generate(member, rid, ids, params, timer)
+                        return await self._generate(member, episode, rid, ids, params, timer=timer)
                     await self._any_up.wait()
             except TimeoutError:
                 # Time may have stood still meanwhile, or the engine was lent: the loop's head decides.
@@ -236,7 +241,7 @@ class Fleet:
                     self._fail(member, problem)
 
     async def _generate(
-        self, member: Member, rid: str, ids: list[int], params: SamplingParams, timer: asyncio.Timeout
+        self, member: Member, episode: str, rid: str, ids: list[int], params: SamplingParams, *, timer: asyncio.Timeout
     ) -> Generation:
         was_busy = member.busy
         try:
@@ -248,17 +253,19 @@ class Fleet:
             if not member.busy:
                 self._on_state()
         self.sampled_tokens += len(generation.ids)
+        self._places.idle(episode, len(ids) + len(generation.ids), monotonic())
+        self._grant()
         return generation
 
     async def _find_place(self, episode: str, num_tokens: int, hold: Hold | None) -> str | None:
-        """The episode's engine. Waits while generation is suspended, and for room while engines are lent.
+        """The episode's engine. Waits while generation is suspended, and for room.
 
-        None if no engine is in service.
+        None if no engine is in service, and none is lent.
         """
         while True:
             await self._gate.wait()
-            if not self._crowded or self._places.has(episode):
-                return self._places.place(episode, num_tokens)
+            if self._places.has(episode) or self._nothing_to_wait_for:
+                return self._places.place(episode, num_tokens, monotonic())
             ready = asyncio.Event()
             self._waiting[episode] = num_tokens, ready
             self._grant()
@@ -269,14 +276,24 @@ class Fleet:
             finally:
                 del self._waiting[episode]
 
+    @property
+    def _nothing_to_wait_for(self) -> bool:
+        return not self._crowded and not self._places.engines
+
     def _grant(self) -> None:
         """Places for those who wait, the oldest first, as long as there is room."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        if not self._gate.is_set():
+            return
+        now = monotonic()
         for episode in sorted(self._waiting):
             num_tokens, ready = self._waiting[episode]
-            if self._crowded and not self._places.has(episode):
-                if not self._places.fits(num_tokens):
-                    return
-                self._places.place(episode, num_tokens)
+            if not self._nothing_to_wait_for and self._places.place(episode, num_tokens, now) is None:
+                if (when := self._places.next_room(now)) is not None:
+                    self._next_look = asyncio.get_running_loop().call_at(when, self._grant)
+                return
             ready.set()
 
     def _active_now(self) -> float:
@@ -285,6 +302,21 @@ class Fleet:
     def forget(self, episode: str) -> None:
         self._places.forget(episode)
         self._grant()
+
+    async def num_short_of_kv(self) -> int:
+        """Episodes that wait for room in a KV cache: for a place, or in the queue of an engine that is full."""
+
+        async def queued(member: Member) -> int:
+            try:
+                async with asyncio.timeout(self._control_timeout_s):
+                    load = await member.engine.load()
+            except (TimeoutError, EngineError):
+                return 0  # Whoever samples there finds out, and decides.
+            return load.num_queued if load.kv_tokens_used >= FULL_SHARE * load.kv_tokens_capacity else 0
+
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(queued(member)) for member in self._in_service()]
+        return len(self._waiting) + sum(task.result() for task in asked)
 
     # --- suspension and publication
 
@@ -305,6 +337,7 @@ class Fleet:
         self._gate.set()
         self._active_time.resume(monotonic())
         self._on_state()
+        self._grant()
         await self._each("resume", self._in_service(), lambda member: member.hold(False))
 
     async def publish(self, weights: Weights) -> int:
@@ -316,6 +349,7 @@ class Fleet:
         assert not self._gate.is_set(), "publish only while suspended"
         self.weights = weights
         await self._each("update weights", self._in_service(), lambda member: member.serve(weights))
+        self._places.flushed()
         return len(self._places)
 
     # --- lending

@@ -1,14 +1,16 @@
 """Open groups and what each of their members still needs. A state machine without clocks, tasks or clients.
 
 Invariant: every member of an open group is pending, running, or ended with a verdict that stands; every group closes
-exactly once, as ready or as dropped with a reason.
+exactly once, as ready or as dropped with a reason. A group closes as soon as `group_size` members are usable; with
+`extra_members` more of them start, and those that still run then are surplus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from agentrl.controller.order import Candidate, in_order
 from agentrl.rollout.verdict import Verdict
 
 
@@ -21,6 +23,7 @@ class MemberOutcome:
     oldest_version: int | None = None
     num_turns: int = 0
     num_tokens: int = 0
+    active_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,8 @@ class ClosedGroup:
     task: str
     outcomes: tuple[MemberOutcome, ...]
     """Of the members with a usable verdict."""
+    surplus: tuple[int, ...] = ()
+    """Members that still run, and are no longer needed."""
     reason: str | None = None
 
     @property
@@ -72,8 +77,9 @@ class _OpenGroup:
 class GroupBook:
     """The open groups of a run, in launch order."""
 
-    def __init__(self, *, group_size: int, max_infra_retries: int, min_usable: int) -> None:
+    def __init__(self, *, group_size: int, max_infra_retries: int, min_usable: int, extra_members: int = 0) -> None:
         self._group_size = group_size
+        self._num_members = group_size + extra_members
         self._max_infra_retries = max_infra_retries
         self._min_usable = min(min_usable, group_size)
         self._open: dict[str, _OpenGroup] = {}
@@ -87,7 +93,7 @@ class GroupBook:
 
     def open(self, group: str, *, seq: int, task: str) -> None:
         """Add a group; all its members are pending."""
-        self._open[group] = _OpenGroup(group=group, seq=seq, task=task, pending=list(range(self._group_size)))
+        self._open[group] = _OpenGroup(group=group, seq=seq, task=task, pending=list(range(self._num_members)))
 
     def restore(self, group: str, member: int, *, attempts: int, outcome: MemberOutcome | None) -> None:
         """Take a member's history from the ledger: attempts already made and, if one stands, its outcome."""
@@ -100,19 +106,47 @@ class GroupBook:
     def has_pending(self) -> bool:
         return any(g.pending for g in self._open.values())
 
-    def launch(self, slots: int) -> list[Launch]:
-        """Up to `slots` pending members, oldest group first, now counted as running."""
-        launches: list[Launch] = []
-        for entry in self._open.values():
-            while entry.pending and len(launches) < slots:
-                member = entry.pending.pop(0)
-                attempt = entry.attempts.get(member, 0)
-                entry.attempts[member] = attempt + 1
-                entry.running.add(member)
-                launches.append(
-                    Launch(group=entry.group, seq=entry.seq, task=entry.task, member=member, attempt=attempt)
+    @property
+    def oldest_seq(self) -> int | None:
+        """Launch number of the open group that was launched first."""
+        return min((g.seq for g in self._open.values()), default=None)
+
+    def launch(self, slots: int, expected: Callable[[str], float] = lambda task: 0.0) -> list[Launch]:
+        """Up to `slots` pending members, now counted as running; which comes first is in `order`.
+
+        `expected`: tokens that an episode of a task is expected to become.
+        """
+        waiting = [candidate for entry in self._open.values() for candidate in self._candidates(entry)]
+        launches = []
+        for candidate in in_order(waiting, expected=expected)[:slots]:
+            entry = self._open[candidate.group]
+            entry.pending.remove(candidate.member)
+            entry.attempts[candidate.member] = candidate.attempt + 1
+            entry.running.add(candidate.member)
+            launches.append(
+                Launch(
+                    group=candidate.group,
+                    seq=candidate.seq,
+                    task=candidate.task,
+                    member=candidate.member,
+                    attempt=candidate.attempt,
                 )
+            )
         return launches
+
+    def _candidates(self, entry: _OpenGroup) -> Iterable[Candidate]:
+        num_missing = self._group_size - _num_usable(entry)
+        begun = bool(entry.running or entry.outcomes)
+        for member in entry.pending:
+            yield Candidate(
+                group=entry.group,
+                seq=entry.seq,
+                task=entry.task,
+                member=member,
+                attempt=entry.attempts.get(member, 0),
+                num_missing=num_missing,
+                begun=begun,
+            )
 
     def end(self, group: str, member: int, outcome: MemberOutcome) -> ClosedGroup | None:
         """An attempt ended. Returns the group if that closed it.
@@ -130,16 +164,43 @@ class GroupBook:
         return self.close_if_complete(group)
 
     def close_if_complete(self, group: str) -> ClosedGroup | None:
-        """Remove and return a group that has nothing pending or running."""
+        """Remove and return a group that has enough usable members, or in which nothing is pending or running."""
         entry = self._open[group]
-        if entry.pending or entry.running:
+        if _num_usable(entry) < self._group_size and (entry.pending or entry.running):
             return None
-        del self._open[group]
-        usable = tuple(o for _, o in sorted(entry.outcomes.items()) if o.verdict.usable)
+        return self._close(entry)
+
+    def lagging(self) -> dict[str, tuple[int, ...]]:
+        """Groups that only wait for members that run, and these members."""
+        waiting = (g for g in self._open.values() if g.running and not g.pending and g.outcomes)
+        return {g.group: tuple(sorted(g.running)) for g in waiting}
+
+    def outcomes(self, group: str) -> tuple[MemberOutcome, ...]:
+        """Usable ones so far, by member."""
+        return tuple(o for _, o in sorted(self._open[group].outcomes.items()) if o.verdict.usable)
+
+    def cut(self, group: str) -> ClosedGroup:
+        """Close a group without the members that run."""
+        return self._close(self._open[group])
+
+    def _close(self, entry: _OpenGroup) -> ClosedGroup:
+        usable = self.outcomes(entry.group)
+        del self._open[entry.group]
         reason = None
         if len(usable) < self._min_usable:
             reason = f"too_few_usable: {len(usable)} of {self._group_size}, {self._min_usable} needed"
-        return ClosedGroup(group=group, seq=entry.seq, task=entry.task, outcomes=usable, reason=reason)
+        return ClosedGroup(
+            group=entry.group,
+            seq=entry.seq,
+            task=entry.task,
+            outcomes=usable,
+            surplus=tuple(sorted(entry.running)),
+            reason=reason,
+        )
 
     def open_groups(self) -> Iterable[str]:
         return tuple(self._open)
+
+
+def _num_usable(entry: _OpenGroup) -> int:
+    return sum(outcome.verdict.usable for outcome in entry.outcomes.values())

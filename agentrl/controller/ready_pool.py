@@ -85,6 +85,11 @@ class ReadyPool:
             return True
         return len(self._ready) > 0 and len(self._ready) + len(self._consumed) >= self._max_consumed
 
+    @property
+    def last_of_batch(self) -> int:
+        """Launch number of the youngest group that `take` would take; only while `complete`."""
+        return sorted(self._ready)[: self._groups_per_step][-1]
+
     def barren(self) -> str | None:
         """Why no batch will ever come, or None."""
         if self._ready or len(self._consumed) < BARREN_ALLOWANCES * self._max_consumed:

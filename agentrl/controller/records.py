@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentrl.clock import wall
+from agentrl.controller.progress import Progress
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import ProcessRow
 from agentrl.rollout.episode import TurnRecord
@@ -20,8 +21,10 @@ def result_facts(result: ExecResult) -> dict[str, Any]:
 class LedgerRecords:
     """Turns and processes into the ledger: `Recorder` of the rollout and `ProcessBook` of the cluster."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, progress: Progress | None = None) -> None:
+        """`progress` is told of turns, too."""
         self._ledger = ledger
+        self._progress = progress
 
     def record_turn(self, record: TurnRecord) -> None:
         mask = record.segment.mask
@@ -34,6 +37,9 @@ class LedgerRecords:
             num_prompt=num_prompt,
             num_observed=mask.count(0) - num_prompt,
         )
+        if self._progress is not None:
+            seconds = record.generation_s + record.tool_s
+            self._progress.turn(record.episode, num_tokens=len(mask), seconds=seconds)
 
     def started(self, *, pid: int, start_ticks: int, role: str) -> None:
         self._ledger.record_process(ProcessRow(pid, start_ticks, role, wall()))

@@ -9,7 +9,7 @@ from agentrl.controller.groups import ClosedGroup, GroupBook, MemberOutcome
 from agentrl.controller.ready_pool import ReadyPool
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
-from agentrl.ledger.rows import EpisodeRow, GroupRow, StepRow
+from agentrl.ledger.rows import STATES, EpisodeRow, GroupRow, StepRow
 from agentrl.rollout.verdict import Verdict
 from agentrl.wire import TrainBatch
 
@@ -28,6 +28,8 @@ class Recovered:
     next_seq: int
     evaluated: frozenset[str]
     """Labels of finished evaluations."""
+    lengths: tuple[tuple[str, int], ...]
+    """(task, tokens) of every training episode that ended by itself."""
 
 
 def recover(ledger: Ledger, book: GroupBook, pool: ReadyPool) -> Recovered:
@@ -61,12 +63,22 @@ def recover(ledger: Ledger, book: GroupBook, pool: ReadyPool) -> Recovered:
         pending=pending[0] if pending else None,
         next_seq=reader.next_seq(),
         evaluated=frozenset(row.label for row in reader.evaluations()),
+        lengths=_lengths(reader.groups(STATES), episodes),
     )
 
 
 def load_batch(reader: LedgerReader, row: StepRow) -> TrainBatch:
     """The recorded batch of an assigned step, the same at every call."""
     return TrainBatch(batch_id=row.batch_id, step=row.step, trajectories=reader.load_batch(row.step))
+
+
+def _lengths(groups: list[GroupRow], episodes: dict[str, list[EpisodeRow]]) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        (group.task, row.num_tokens or 0)
+        for group in groups
+        for row in episodes[group.id]
+        if row.verdict is not None and Verdict(row.verdict) is not Verdict.INFRA_FAILURE
+    )
 
 
 def _restore_open(group: GroupRow, rows: list[EpisodeRow], book: GroupBook) -> None:
@@ -91,4 +103,5 @@ def _outcome(row: EpisodeRow) -> MemberOutcome:
         oldest_version=row.oldest_version,
         num_turns=row.num_turns or 0,
         num_tokens=row.num_tokens or 0,
+        active_s=row.active_s or 0.0,
     )

@@ -1,38 +1,32 @@
-"""Which engine an episode goes to: the one with the fewest live episodes, and then always the same one. Pure.
+"""Which of the engines with room an episode goes to. Pure, and the one place to change it.
 
-Staying keeps the prefix cache useful; an episode moves only when its engine leaves.
+The engine with the most free KV, then the fewest episodes: contexts differ tenfold in length, so engines with equally
+many episodes are not equally full, and the fullest one evicts. An episode then stays where its context is (`places`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """An engine that could take the episode."""
+
+    engine: str
+    num_episodes: int
+    free_tokens: float
+
 
 class Routing:
-    """Live episodes by engine."""
+    """Chooses; a subclass may choose otherwise. A router between controller and engines gets `key` instead."""
 
-    def __init__(self) -> None:
-        self._engines: dict[str, set[str]] = {}
-        self._home: dict[str, str] = {}
+    def choose(self, episode: str, loads: Iterable[Load]) -> str | None:
+        """Name of the engine for an episode that has no place; None if there is none to choose from."""
+        best = min(loads, key=lambda load: (-load.free_tokens, load.num_episodes, load.engine), default=None)
+        return best.engine if best else None
 
-    def add(self, engine: str) -> None:
-        self._engines.setdefault(engine, set())
-
-    def remove(self, engine: str) -> None:
-        """The engine died or drains: its episodes find a new one at their next turn."""
-        for episode in self._engines.pop(engine, set()):
-            del self._home[episode]
-
-    def route(self, episode: str) -> str | None:
-        """Name of the episode's engine; None while there is no engine."""
-        if episode in self._home:
-            return self._home[episode]
-        if not self._engines:
-            return None
-        engine = min(self._engines, key=lambda name: (len(self._engines[name]), name))
-        self._engines[engine].add(episode)
-        self._home[episode] = engine
-        return engine
-
-    def forget(self, episode: str) -> None:
-        """The episode is over."""
-        if engine := self._home.pop(episode, None):
-            self._engines[engine].discard(episode)
+    def key(self, episode: str) -> str:
+        """What an external router keeps together: all turns of an episode."""
+        return episode

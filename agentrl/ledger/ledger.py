@@ -183,6 +183,16 @@ class Ledger:
                 ),
             )
 
+    def cancel_episode(self, episode: str, *, cause: str, num_turns: int, num_tokens: int) -> None:
+        """It is not needed any more: it has no verdict and never will. The numbers say how far it came."""
+        with self._write() as db:
+            changed = db.execute(
+                "UPDATE episodes SET cause = ?, ended_at = ?, num_turns = ?, num_tokens = ? "
+                "WHERE id = ? AND ended_at IS NULL",
+                (cause, wall(), num_turns, num_tokens, episode),
+            ).rowcount
+        assert changed == 1, f"episode {episode} has ended already, or never started"
+
     def abandon_running(self) -> int:
         """Mark the episodes that no controller runs any more as unfinished: they have no verdict and never will.
 

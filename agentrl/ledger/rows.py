@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+STATES = ("open", "ready", "batched", "dropped")
+"""All states of a group."""
+
 
 @dataclass(frozen=True)
 class GroupRow:

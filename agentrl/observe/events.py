@@ -62,6 +62,22 @@ class EpisodeEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EpisodeCancelled(Event):
+    """It was not needed any more; it has no verdict."""
+
+    kind: ClassVar[str] = "cancelled"
+    episode: str
+    task: str
+    cause: str
+    """surplus: its group had enough members; straggler: its group was not to wait for it"""
+    num_turns: int
+    num_tokens: int
+    """How far it came."""
+    live: int
+    """Episodes acting now, those included that are being cancelled."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupClosed(Event):
     kind: ClassVar[str] = "group"
     group: str

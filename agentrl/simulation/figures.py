@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from agentrl.ledger.reader import LedgerReader
-from agentrl.ledger.rows import EpisodeRow
+from agentrl.ledger.rows import STATES, EpisodeRow
 from agentrl.simulation.batching import EngineStats
 from agentrl.simulation.bound import bound
 from agentrl.simulation.config import Hardware
@@ -18,9 +18,6 @@ from agentrl.simulation.tongue import parse_episode
 
 WARM_UP_BATCHES = 3
 """Batches after which the steady state is taken to have begun."""
-
-STATES = ("open", "ready", "batched", "dropped")
-"""All states of a group."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from agentrl.simulation.config import Hardware, Workload
 from agentrl.simulation.engines import SimulatedEngines
 from agentrl.simulation.figures import Figures, of_run
 from agentrl.simulation.life import World
+from agentrl.simulation.no_places import NoPlaces
 from agentrl.simulation.sandbox import SimulatedProvider
 from agentrl.simulation.tongue import SimulatedChat, SimulatedModel
 from agentrl.simulation.trainer import SimulatedTrainer, TrainerDisk, weights_path
@@ -51,6 +52,8 @@ class Scenario:
     """Sandboxes are started before they are asked for."""
     hygiene: bool = False
     """Sandboxes are health-checked and reaped."""
+    routing: bool = True
+    """Episodes stay on their engine and wait for room there; otherwise requests go round the engines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +111,7 @@ def build(
         provider=provider,
         engines=engines,
         entropy=Random(f"run/{config.seed}/{ledger.epoch}"),
+        places=None if scenario.routing else NoPlaces(),
     )
     trainer = SimulatedTrainer(
         hardware.trainer,

@@ -1,13 +1,11 @@
-"""Small pure decisions: order of tasks, admission, routing, circuit breaker, active time."""
+"""Small pure decisions: order of tasks, circuit breaker, active time."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.controller.admission import ExpectedTokens, room
 from agentrl.controller.breaker import WINDOW, Breaker
-from agentrl.controller.routing import Routing
 from agentrl.controller.task_order import task_index
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.verdict import Cause, Verdict
@@ -22,50 +20,6 @@ def test_every_pass_over_the_tasks_launches_each_once(num_tasks: int, seed: int)
 def test_order_of_tasks_depends_on_the_seed_and_on_the_pass() -> None:
     orders = {tuple(task_index(p * 20 + i, num_tasks=20, seed=s) for i in range(20)) for s in (0, 1) for p in (0, 1)}
     assert len(orders) == 4
-
-
-def test_admission_stops_at_the_share_of_kv() -> None:
-    assert room(num_live=0, expected_tokens=100.0, capacity_tokens=1000, share=0.9, limit=64) == 9
-    assert room(num_live=9, expected_tokens=100.0, capacity_tokens=1000, share=0.9, limit=64) == 0
-
-
-def test_admission_stops_at_the_limit() -> None:
-    assert room(num_live=3, expected_tokens=1.0, capacity_tokens=1000, share=0.9, limit=4) == 1
-
-
-def test_one_episode_may_always_live_while_an_engine_is_up() -> None:
-    assert room(num_live=0, expected_tokens=5000.0, capacity_tokens=1000, share=0.9, limit=4) == 1
-    assert room(num_live=0, expected_tokens=10.0, capacity_tokens=0, share=0.9, limit=4) == 0
-
-
-def test_expected_tokens_move_from_the_prior_to_what_is_seen() -> None:
-    expected = ExpectedTokens(1000.0)
-    assert expected.mean == 1000.0
-    for _ in range(1000):
-        expected.add(100)
-    assert 100 < expected.mean < 110
-
-
-def test_new_episodes_go_to_the_emptiest_engine_and_then_stay() -> None:
-    routing = Routing()
-    routing.add("a")
-    routing.add("b")
-    assert [routing.route(e) for e in ("e0", "e1", "e2")] == ["a", "b", "a"]
-    routing.forget("e1")
-    assert routing.route("e0") == "a"
-    assert routing.route("e3") == "b"
-
-
-def test_episodes_move_when_their_engine_leaves_and_wait_when_none_is_left() -> None:
-    routing = Routing()
-    routing.add("a")
-    routing.route("e0")
-    routing.remove("a")
-    assert routing.route("e0") is None
-    routing.add("b")
-    assert routing.route("e0") == "b"
-    routing.forget("e0")
-    routing.forget("e0")
 
 
 def test_breaker_says_nothing_before_its_window_is_full() -> None:

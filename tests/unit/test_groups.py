@@ -100,6 +100,51 @@ def test_restored_members_are_not_started_again() -> None:
     assert [(x.member, x.attempt) for x in groups.launch(5)] == [(1, 1)]
 
 
+def test_first_usable_members_make_the_group_and_the_others_are_surplus() -> None:
+    groups = GroupBook(group_size=2, extra_members=2, max_infra_retries=1, min_usable=2)
+    groups.open("g0", seq=0, task="t")
+    assert len(groups.launch(9)) == 4
+    assert groups.end("g0", 3, success(0.0)) is None
+    assert groups.end("g0", 1, UNCERTAIN) is None
+    closed = groups.end("g0", 0, success(1.0))
+    assert closed is not None
+    assert (closed.rewards, closed.surplus, closed.reason) == ((1.0, 0.0), (2,), None)
+
+
+def test_an_extra_member_stands_in_for_one_that_is_lost_for_good() -> None:
+    groups = GroupBook(group_size=2, extra_members=1, max_infra_retries=0, min_usable=2)
+    groups.open("g0", seq=0, task="t")
+    groups.launch(3)
+    assert groups.end("g0", 0, INFRA) is None
+    assert groups.end("g0", 1, success(1.0)) is None
+    closed = groups.end("g0", 2, success(0.0))
+    assert closed is not None
+    assert (len(closed.outcomes), closed.surplus) == (2, ())
+
+
+def test_a_group_is_cut_without_the_members_that_run() -> None:
+    groups = book(size=3, min_usable=2)
+    groups.launch(2)
+    groups.end("g0", 0, success(1.0))
+    assert groups.lagging() == {}
+    groups.launch(1)
+    groups.end("g0", 1, success(0.0))
+    assert groups.lagging() == {"g0": (2,)}
+    closed = groups.cut("g0")
+    assert (closed.surplus, closed.reason, closed.rewards) == ((2,), None, (1.0, 0.0))
+    assert len(groups) == 0
+
+
+def test_the_oldest_open_group_is_known() -> None:
+    groups = book()
+    groups.open("g1", seq=1, task="t")
+    assert groups.oldest_seq == 0
+    groups.cut("g0")
+    assert groups.oldest_seq == 1
+    groups.cut("g1")
+    assert groups.oldest_seq is None
+
+
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(0, 2), st.integers(1, 5))
 def test_every_group_closes_exactly_once_whatever_happens(seed: int, size: int, retries: int, min_usable: int) -> None:
     rng = random.Random(seed)
