@@ -13,6 +13,7 @@ from agentrl.errors import SandboxError
 from agentrl.rollout.config import AgentConfig, Shell
 from agentrl.rollout.watched import WatchedSandbox
 from agentrl.sandbox.provider import ExecResult, Sandbox, Session
+from agentrl.sandbox.supervisor.command import HANDOFF_OUT
 from tests.fixtures.sandboxes import MODES, SPEC, bubblewrap
 
 
@@ -179,3 +180,10 @@ async def test_an_agent_acts_in_a_session_if_it_is_told_to(sandbox: Sandbox) -> 
     await fresh.exec("x=1; cd /tmp", timeout_s=20)
     assert (await fresh.exec("echo $x; pwd; ulimit -t -f", timeout_s=20)).stdout.split()[:1] == [b"/app"]
     assert fresh.commands.num_shell_resets == 0
+
+
+async def test_a_flood_of_the_private_descriptor_holds_nothing_up(session: Session, sandbox: Sandbox) -> None:
+    result = await run(session, f"x=1; yes >&{HANDOFF_OUT} 2>/dev/null & disown; exit 4")
+    assert (result.exit_code, result.timed_out) == (4, False)
+    assert await sandbox.probe()
+    assert (await run(session, "echo alive")).stdout == b"alive\n"

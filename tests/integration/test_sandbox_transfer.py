@@ -142,3 +142,14 @@ async def test_an_upload_of_what_is_no_file_or_too_much_is_refused(sandbox: Sand
     with pytest.raises(ValueError, match="more than 64 MiB"):
         await sandbox.upload(tmp_path / "huge", "/app/huge")
     assert await inside(sandbox, "ls -A /app") == ""
+
+
+async def test_more_files_than_are_brought_out_are_refused(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.sandbox.bubblewrap.sandbox.MAX_DOWNLOAD_ENTRIES", 10)
+    await inside(sandbox, "mkdir many; touch $(seq -f many/%g 10)")
+    with pytest.raises(ValueError, match="more than 10 files"):
+        await sandbox.download("/app/many", tmp_path / "got")
+    await inside(sandbox, "rm many/10")
+    assert (await sandbox.download("/app/many", tmp_path / "got")).num_files == 9

@@ -9,6 +9,7 @@ What only a living shell has does not pass on: its job table, its open descripto
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -63,7 +64,7 @@ _SHELL = "; ".join(
     (
         "__agentrl_command=$1",
         "set --",
-        *(f"IFS= read -r -d '' -u {HANDOFF_IN} __agentrl_{field}" for field in ("folder", "options", "state")),
+        f". /proc/self/fd/{HANDOFF_IN}",
         f"exec {HANDOFF_IN}<&-",
         '[[ -z $__agentrl_folder ]] || cd -- "$__agentrl_folder"',
         f"trap {shlex.quote(_SAVE)} EXIT",
@@ -75,6 +76,14 @@ _SHELL = "; ".join(
     )
 )
 _NOTHING = b"\0" * _NUM_FIELDS
+_FOLDER = re.compile(rb"/.{0,4095}", re.DOTALL)
+_OPTIONS = re.compile(rb"(?:(?:shopt -[su]|set [-+]o) [\w-]+\n)+")
+
+
+def _assignments(state: bytes) -> bytes:
+    """The fields of a state as bash reads them at once; `read` would take them byte by byte."""
+    fields = zip((b"folder", b"options", b"state"), state.split(b"\0"), strict=False)
+    return b"".join(b"__agentrl_%s='%s'\n" % (name, field.replace(b"'", b"'\\''")) for name, field in fields)
 
 
 class BubblewrapSession:
@@ -94,7 +103,7 @@ class BubblewrapSession:
         """See `Session.exec`."""
         argv = ["bash", "--noprofile", "--norc", "-c", _SHELL, "bash", command]
         env = {"PATH": self._env["PATH"]} if self._state else self._env  # the state has what became of the rest
-        result, handoff = await self._run(argv, env, self._state or _NOTHING, timeout_s, max_output_bytes)
+        result, handoff = await self._run(argv, env, _assignments(self._state or _NOTHING), timeout_s, max_output_bytes)
         state = _first_state(handoff)
         if state is None:
             return replace(result, shell_reset=True)
@@ -103,6 +112,11 @@ class BubblewrapSession:
 
 
 def _first_state(handoff: bytes) -> bytes | None:
-    """The state that a shell left, None if it did not come to that. A shell that ends by itself may say it twice."""
+    """The state that a shell left, None if it did not come to that. A shell that ends by itself may say it twice.
+
+    Where something else wrote to the descriptor as well, folder or options tell: neither is then taken over.
+    """
     *fields, _ = handoff.split(b"\0", _NUM_FIELDS)
-    return b"".join(field + b"\0" for field in fields) if len(fields) == _NUM_FIELDS else None
+    if len(fields) != _NUM_FIELDS or not _FOLDER.fullmatch(fields[0]) or not _OPTIONS.fullmatch(fields[1]):
+        return None
+    return b"".join(field + b"\0" for field in fields)

@@ -90,9 +90,9 @@ class Capture:
         return True
 
     def take_rest(self) -> bytes:
-        """What was written until now, or nothing if it was too much; and close."""
+        """What was written until now, or nothing if it was too much, which ends the reading; and close."""
         total = -1
-        while self.open and total != self.total:
+        while self.open and total != self.total and not self.truncated:
             total = self.total
             self.read_once()
         self.close()

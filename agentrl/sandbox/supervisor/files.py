@@ -123,7 +123,9 @@ def listing(path: str, max_entries: int) -> Listing | None:
 
 
 def _list_folder(found: Listing, folder: str, fd: int, max_entries: int, *, depth: int) -> None:
-    for name in sorted(os.listdir(fd)):
+    with os.scandir(fd) as entries:
+        names = [entry.name for entry in itertools.islice(entries, max_entries + 1)]
+    for name in sorted(names):
         path = f"{folder}{name}"
         info = os.stat(name, dir_fd=fd, follow_symlinks=False)
         _list(found, path, info, max_entries)
