@@ -7,8 +7,9 @@ suspended generation returns what it has; the loop keeps it and asks for the res
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from agentrl.clock import monotonic, wall
@@ -16,6 +17,7 @@ from agentrl.errors import EngineError, EngineRequestError, ImageError, SandboxE
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.chat import Message
+from agentrl.rollout.checkpoints import Checkpoint, Checkpoints
 from agentrl.rollout.config import AgentConfig
 from agentrl.rollout.evidence import End, Evidence, Times
 from agentrl.rollout.grading import Grading, close, grade, scores
@@ -26,11 +28,13 @@ from agentrl.rollout.trajectory import TrajectoryBuilder
 from agentrl.rollout.verdict import Cause, Verdict, decide, reward
 from agentrl.rollout.watched import WatchedSandbox
 from agentrl.sandbox.death import Death
-from agentrl.sandbox.provider import ExecResult, SandboxProvider
+from agentrl.sandbox.provider import ExecResult, Sandbox, SandboxProvider
 from agentrl.tasks.rewards import together
 from agentrl.tasks.task import Step, Task, Verification
 from agentrl.tasks.verifier import not_started, prepare_step
 from agentrl.wire import Segment, Trajectory
+
+log = logging.getLogger(__name__)
 
 
 class Sampler(Protocol):
@@ -131,32 +135,78 @@ class EpisodeRunner:
         provider: SandboxProvider,
         recorder: Recorder,
         active_time: ActiveTime,
+        snapshot_every_turns: int = 0,
     ) -> None:
+        """`snapshot_every_turns`: see `SandboxConfig`; without effect where the provider makes no snapshots."""
         self._agent = agent
         self._chat = chat
         self._sampler = sampler
         self._provider = provider
         self._recorder = recorder
         self._active_time = active_time
+        self._snapshot_every = snapshot_every_turns if provider.capabilities.snapshot else 0
+        self._checkpoints = Checkpoints()
 
     async def run(self, spec: EpisodeSpec) -> EpisodeResult:
         """Act, verify, decide. Failures of sandbox or engine become a verdict; cancellation closes the sandbox."""
         prompt = self._chat.prompt(initial_messages(self._agent, spec.task.instruction))
         attempt = _Attempt(spec=spec, builder=TrajectoryBuilder(prompt), started=self._run_now(), began=monotonic())
         try:
-            sandbox = await self._provider.create(replace(spec.task.spec, owner=spec.episode))
+            sandbox = await self._start(attempt)
         except (SandboxError, ImageError) as error:
             return self._result(attempt, _lost(Evidence(), error))
         attempt.start_s = monotonic() - attempt.began
         attempt.hold = Hold(sandbox, self._active_time)
-        watched = WatchedSandbox(sandbox, self._agent, user=spec.task.agent_user)
+        state = attempt.checkpoint.session_state if attempt.checkpoint else b""
+        watched = WatchedSandbox(sandbox, self._agent, user=spec.task.agent_user, session_state=state)
+        attempt.resume()
+        for record in attempt.turns:
+            self._recorder.record_turn(record)
         try:
             evidence = await self._attempt(attempt, watched)
+        except BaseException:
+            await attempt.release()
+            raise
         finally:
             self._sampler.forget(spec.episode)
             await close(sandbox)
         seen = replace(evidence, commands=watched.commands, probes=watched.probes)
-        return self._result(attempt, seen)
+        result = self._result(attempt, replace(seen, resumed_turns=attempt.resumed_turns))
+        if result.verdict is Verdict.INFRA_FAILURE and attempt.checkpoint is not None:
+            await self._checkpoints.keep(spec.episode, attempt.checkpoint)
+        else:
+            await attempt.release()
+        return result
+
+    async def _start(self, attempt: _Attempt) -> Sandbox:
+        """A sandbox where the member's last attempt left off, or an untouched one. Raises SandboxError, ImageError."""
+        sandbox_spec = replace(attempt.spec.task.spec, owner=attempt.spec.episode)
+        checkpoint = self._checkpoints.take(attempt.spec.episode)
+        if checkpoint is not None:
+            try:
+                sandbox = await self._provider.create(sandbox_spec, snapshot=checkpoint.snapshot)
+            except SandboxError as error:  # it went with its provider's supervisor
+                log.warning("%s starts again from nothing: %s", attempt.spec.episode, error)
+                await checkpoint.snapshot.release()
+            else:
+                attempt.checkpoint = checkpoint
+                return sandbox
+        return await self._provider.create(sandbox_spec)
+
+    async def _checkpoint(self, attempt: _Attempt, watched: WatchedSandbox) -> None:
+        """Every so many turns: keep where the episode is. Raises SandboxError."""
+        if not self._snapshot_every or attempt.num_turns % self._snapshot_every or attempt.spec.task.steps:
+            return
+        snapshot = await watched.sandbox.snapshot()
+        await attempt.release()
+        attempt.checkpoint = Checkpoint(
+            turns=tuple(attempt.turns),
+            builder=attempt.builder.copy(),
+            closed=attempt.closed,
+            active_s=self._active_now(attempt) - attempt.started,
+            snapshot=snapshot,
+            session_state=watched.session_state,
+        )
 
     async def _attempt(self, attempt: _Attempt, watched: WatchedSandbox) -> Evidence:
         evidence = Evidence(sandbox_started=True)
@@ -215,6 +265,7 @@ class EpisodeRunner:
             attempt.num_turns += 1
             if end is not None:
                 return end
+            await self._checkpoint(attempt, watched)
         return End.TURN_BUDGET
 
     async def _turn(self, attempt: _Attempt, watched: WatchedSandbox, deadline: float) -> End | None:
@@ -250,6 +301,8 @@ class EpisodeRunner:
         )
         attempt.generation_s += record.generation_s
         attempt.tool_s += record.tool_s
+        if self._snapshot_every:
+            attempt.turns.append(record)
         self._recorder.record_turn(record)
         return end
 
@@ -348,6 +401,29 @@ class _Attempt:
     start_s: float = 0.0
     generation_s: float = 0.0
     tool_s: float = 0.0
+    turns: list[TurnRecord] = field(default_factory=list)
+    """Finished ones, where checkpoints are made."""
+    checkpoint: Checkpoint | None = None
+    """The last one, whose snapshot is this attempt's to release."""
+    resumed_turns: int = 0
+
+    def resume(self) -> None:
+        """Take over what the checkpoint holds, if there is one; turns get this attempt's name."""
+        if self.checkpoint is None:
+            return
+        self.turns = [replace(record, episode=self.spec.episode) for record in self.checkpoint.turns]
+        self.builder, self.closed = self.checkpoint.builder.copy(), self.checkpoint.closed
+        self.num_turns = self.resumed_turns = len(self.turns)
+        self.started -= self.checkpoint.active_s
+        self.began -= self.checkpoint.active_s
+        self.generation_s = sum(record.generation_s for record in self.turns)
+        self.tool_s = sum(record.tool_s for record in self.turns)
+
+    async def release(self) -> None:
+        """Give up the checkpoint."""
+        if self.checkpoint is not None:
+            await self.checkpoint.snapshot.release()
+            self.checkpoint = None
 
 
 def _lost(evidence: Evidence, error: SandboxError | ImageError) -> Evidence:

@@ -24,6 +24,13 @@ class TrajectoryBuilder:
         self._marked = 0
         self.append_context(prompt)
 
+    def copy(self) -> TrajectoryBuilder:
+        """The same record, to which appending changes nothing here."""
+        made = TrajectoryBuilder([])
+        made.ids, made._mask = self.ids.copy(), self._mask.copy()
+        made._logprobs, made._versions, made._marked = self._logprobs[:], self._versions[:], self._marked
+        return made
+
     def append_context(self, ids: list[int]) -> None:
         """Tokens that the policy did not sample: prompt, template, observation."""
         self.ids += ids

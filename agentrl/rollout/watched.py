@@ -21,20 +21,28 @@ UNANSWERED_LIMIT = 2
 class WatchedSandbox:
     """Commands of one sandbox, under watch. Everything but `exec` goes to the sandbox itself."""
 
-    def __init__(self, sandbox: Sandbox, agent: AgentConfig, *, user: str | None) -> None:
-        """`agent` says how commands run: in a shell each or in one session, and within which limits."""
+    def __init__(self, sandbox: Sandbox, agent: AgentConfig, *, user: str | None, session_state: bytes = b"") -> None:
+        """`agent` says how commands run: in a shell each or in one session, and within which limits.
+
+        A session goes on from `session_state`, that of an earlier one.
+        """
         self.sandbox = sandbox
         self._user = user
         self._limits = CommandLimits(
             memory_mb=agent.tool_memory_mb, cpu_s=agent.tool_cpu_s, pids=agent.tool_pids, file_mb=agent.tool_file_mb
         )
         in_session = agent.shell is Shell.session
-        self._session = sandbox.session(user=user, limits=self._limits) if in_session else None
+        self._session = sandbox.session(user=user, state=session_state, limits=self._limits) if in_session else None
         self._counts: Counter[str] = Counter()
         self._asked = 0
         self._unanswered = 0
         self.running: str | None = None
         """The command in flight, or the one that the sandbox was lost in."""
+
+    @property
+    def session_state(self) -> bytes:
+        """What the agent's shell session knows; empty without one."""
+        return self._session.state if self._session is not None else b""
 
     @property
     def commands(self) -> Commands:

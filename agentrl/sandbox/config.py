@@ -70,6 +70,10 @@ class SandboxConfig:
     build_disk_mb: Count = 1024
     """What one step of an image may write, in MiB (a sized tmpfs; counts as memory)."""
 
+    snapshot_every_turns: CountOrZero = 0
+    """An episode's files are sealed after every so many turns, so that after an infrastructure failure it goes on from
+    there. Worth it where turns are dear: each costs tens of milliseconds and keeps what changed. 0: it starts anew."""
+
     output_limit_bytes: Count = 65536
     """Bytes of stdout, and of stderr, that one exec keeps; the rest is counted and dropped."""
 
