@@ -49,7 +49,6 @@ async def test_a_killed_episode_goes_on_from_its_last_turn(tmp_path: Path, shell
         max_turn_tokens=500,
         max_episode_tokens=9000,
         tool_timeout_s=60.0,
-        tool_timeout_s=60,
     )
     script = Remembering("printf one > log", "sleep 733.5", "printf ' two' >> log")
     records = Records()
