@@ -11,7 +11,7 @@ from agentrl.config.lint import error as _error
 from agentrl.config.lint import warning as _warning
 from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.schema import JobConfig
-from agentrl.controller.config import num_swing
+from agentrl.controller.config import Stragglers, num_swing
 from agentrl.inference.config import Dtype, EngineBackend, SGLangConfig
 from agentrl.model.config import Recipe
 from agentrl.rollout.config import ToolFormat
@@ -136,6 +136,14 @@ def group_has_baseline(config: JobConfig, facts: LintFacts) -> Iterator[Finding]
         yield _error("schedule.min_usable", message, f"set it to {size} or less")
     elif usable == 1:
         yield _warning("schedule.min_usable", "a group with 1 usable episode has no gradient", "set it to 2 or more")
+
+
+def stragglers_can_be_cut(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """A group that is cut needs min_usable other members: with all of them needed, nobody is ever cut."""
+    size, usable = config.algorithm.group_size, config.schedule.min_usable
+    if config.schedule.stragglers is Stragglers.cut and usable == size:
+        message = f"cut never happens: all {size} members are needed"
+        yield _warning("schedule.stragglers", message, "lower schedule.min_usable, or choose carry")
 
 
 def ranks_have_work(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
@@ -338,6 +346,10 @@ def ignored_settings(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
         yield _warning("inference.sglang", f"is ignored: inference.backend is {backend}", "choose inference=sglang")
     if config.tasks.family is Family.none and config.tasks.num_train != schema().leaves["tasks.num_train"].default:
         yield _warning("tasks.num_train", "is ignored: all tasks of a folder but the held-out train", "remove it")
+    factor, default = config.schedule.straggler_factor, schema().leaves["schedule.straggler_factor"].default
+    if config.schedule.stragglers is not Stragglers.cut and factor != default:
+        stragglers = config.schedule.stragglers.name
+        yield _warning("schedule.straggler_factor", f"is ignored: schedule.stragglers is {stragglers}", "remove it")
 
 
 def num_train_tasks(config: JobConfig, facts: LintFacts) -> int | None:
@@ -358,6 +370,7 @@ RULES: tuple[Rule, ...] = (
     request_outlives_turn,
     collective_before_step,
     group_has_baseline,
+    stragglers_can_be_cut,
     ranks_have_work,
     window_holds_batch,
     tasks_fill_window,

@@ -87,6 +87,13 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     ("group_has_baseline", {"algorithm__group_size": 1}, ERROR, "algorithm.group_size"),
     ("group_has_baseline", {"schedule__min_usable": 17}, ERROR, "schedule.min_usable"),
     ("group_has_baseline", {"schedule__min_usable": 1}, WARNING, "schedule.min_usable"),
+    (
+        "stragglers_can_be_cut",
+        {"schedule__stragglers": "cut", "schedule__min_usable": 16},
+        WARNING,
+        "schedule.stragglers",
+    ),
+    ("ignored_settings", {"schedule__straggler_factor": 3.0}, WARNING, "schedule.straggler_factor"),
     ("ranks_have_work", {"algorithm__updates_per_step": 9}, ERROR, "algorithm.updates_per_step"),
     (
         "ranks_have_work",
