@@ -54,6 +54,17 @@ def test_hybrid_run_lends_its_swing_engine_and_accounts_for_every_gpu(lab: Lab) 
     assert {row.step for row in decisions if row.realised_s is not None} == {2, 3, 4}
 
 
+def test_swing_engine_killed_while_it_is_lent_comes_back_and_serves(lab: Lab) -> None:
+    job = lab.launch("schedule.swing=1", "inference.num_engines=2")
+    job.wait_for_phase("training", "step 2")
+    for pid in job.pids("agentrl.inference.embedded", "engine-0"):
+        os.kill(pid, signal.SIGKILL)
+    assert job.end() == 0, (lab.folder / "stderr.log").read_text()
+    assert any(e["event"] == "process" and (e["role"], e["state"]) == ("engine-0", "down") for e in job.events)
+    lab.check_each_group_trained_at_most_once(4)
+    assert set(lab.summary()["verdicts"]) <= {"success", "model_failure"}
+
+
 def test_killed_trainer_repeats_its_step_from_the_checkpoint(lab: Lab) -> None:
     job = lab.launch()
     job.wait_for_phase("training", "step 2")

@@ -43,6 +43,9 @@ OVERRIDES = {
     "unknown group of keys": Case(["unknown key 'foo.bar'", "--schema"], overrides=["+foo.bar=1"]),
     "right name, wrong place": Case(["did you mean 'schedule.groups_per_step'"], overrides=["groups_per_step=3"]),
     "key below a value": Case(["unknown key 'seed.x'"], overrides=["+seed.x=1"]),
+    "key of an earlier version": Case(
+        ["'schedule.balance' is gone", "schedule.swing=none was overlap"], overrides=["schedule.balance=overlap"]
+    ),
     "missing option": Case(["no option 'tinny'", "folder, smollm2, tiny", "'tiny'?"], overrides=["model=tinny"]),
     "unknown group": Case(["unknown key 'modle'", "'model'"], overrides=["modle=tiny"]),
     "value for a group": Case(
