@@ -38,11 +38,16 @@ VARIANTS = {
     "none": AlgorithmConfig(importance=Importance.none, updates_per_step=UPDATES),
     "ppo": AlgorithmConfig(anchor=Anchor.behaviour, importance=Importance.none, updates_per_step=UPDATES),
     "decoupled": AlgorithmConfig(updates_per_step=UPDATES),
+    "capped": AlgorithmConfig(importance_cap=1.0, updates_per_step=UPDATES),
+    "banded": AlgorithmConfig(
+        down_weight_divergence=0.05, truncate_divergence=0.1, drop_divergence=0.2, updates_per_step=UPDATES
+    ),
     "masked": AlgorithmConfig(token_ratio_min=0.5, token_ratio_max=2.0, updates_per_step=UPDATES),
 }
 """none: old tokens count as if they were on policy. ppo: the ratio to the sampling policy is clipped. decoupled: the
-default, clipped ratio to proximal and truncated importance weights. masked: the default, and tokens whose ratio is
-outside [1/2, 2] are rejected."""
+default, clipped ratio to proximal and truncated importance weights. The others are the default and: weights of at most
+1 (capped); groups that count less, are capped at 1 or are dropped as they diverge (banded); tokens rejected whose ratio
+is outside [1/2, 2] (masked)."""
 
 
 @dataclass
@@ -253,7 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--lag", type=int, action="append", help="a forced lag; all of 0, 1, 2, 4, 8 by default")
-    parser.add_argument("--variant", choices=list(VARIANTS), action="append", help="all but masked by default")
+    parser.add_argument("--variant", choices=list(VARIANTS), action="append", help="decoupled, none and ppo by default")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--lr", type=float, default=4e-4)
     parser.add_argument("--seed", type=int, help="run one seed only and print a line of JSON a run")
