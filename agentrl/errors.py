@@ -60,6 +60,10 @@ class ProcessFailed(AgentrlError, RuntimeError):
     """A supervised process (engine, trainer) ended and may not be restarted again."""
 
 
+class RunPaused(AgentrlError, RuntimeError):
+    """The circuit breaker tripped: going on would train on luck. Nothing is lost; a person looks, then resumes."""
+
+
 class RunStalled(AgentrlError, TimeoutError):
     """The watchdog saw no progress for `schedule.stall_timeout_s`."""
 

@@ -35,7 +35,8 @@ def drive(run: RunDirectory, config: JobConfig, view: LiveView) -> int:
         observer = Observers(PlainLines(log), _observer(view, config.observe.refresh_s))
         ended = asyncio.run(_run(run, config, observer))
         _report(run, config, ended, observer, as_json=view is LiveView.json)
-    return {Outcome.FINISHED: 0, Outcome.STOPPED: EXIT_INTERRUPTED, Outcome.FAILED: 1}[ended.outcome]
+    codes = {Outcome.FINISHED: 0, Outcome.STOPPED: EXIT_INTERRUPTED, Outcome.PAUSED: 1, Outcome.FAILED: 1}
+    return codes[ended.outcome]
 
 
 async def _run(run: RunDirectory, config: JobConfig, observer: Observer) -> Ended:

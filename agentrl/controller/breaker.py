@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import dataclass
 
 from agentrl.rollout.verdict import Cause, Verdict
 
 WINDOW = 64
 """Ended episodes that are looked at; nothing is said before there are as many."""
+
+
+@dataclass(frozen=True)
+class Tripped:
+    """Too many episodes ended with `verdict`; `problem` says how many, and of which causes."""
+
+    verdict: Verdict
+    problem: str
 
 
 class Breaker:
@@ -23,8 +32,8 @@ class Breaker:
     def share(self, verdict: Verdict) -> float:
         return sum(v is verdict for v, _ in self._recent) / len(self._recent) if self._recent else 0.0
 
-    def tripped(self) -> str | None:
-        """Why the run must stop, or None."""
+    def tripped(self) -> Tripped | None:
+        """Why the run must pause, or None."""
         if len(self._recent) < WINDOW:
             return None
         for verdict, limit in self._limits.items():
@@ -32,5 +41,5 @@ class Breaker:
                 causes = Counter(cause for v, cause in self._recent if v is verdict)
                 listed = ", ".join(f"{cause} {count}" for cause, count in causes.most_common())
                 share = f"{self.share(verdict):.0%} of the last {WINDOW} episodes are {verdict}"
-                return f"{share} (limit {limit:.0%}): {listed}"
+                return Tripped(verdict, f"{share} (limit {limit:.0%}): {listed}")
         return None

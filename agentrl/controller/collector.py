@@ -21,7 +21,7 @@ from agentrl.controller.progress import Progress
 from agentrl.controller.ready_pool import ReadyPool, Selection
 from agentrl.controller.stragglers import Lagging, cut
 from agentrl.controller.task_order import task_index
-from agentrl.errors import ProcessFailed
+from agentrl.errors import ProcessFailed, RunPaused
 from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import EpisodeCancelled, EpisodeEnded, GroupClosed, Observer
 from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec
@@ -107,7 +107,7 @@ class Collector:
     async def run(self) -> None:
         """Launch whenever there is room, until cancelled.
 
-        Raises ProcessFailed when the circuit breaker trips, and when the tasks teach nothing.
+        Raises RunPaused when the circuit breaker trips, ProcessFailed when the tasks teach nothing.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_again(), name="look")
@@ -216,7 +216,13 @@ class Collector:
 
     def _start(self, launch: Launch, group: asyncio.TaskGroup) -> None:
         episode = f"{launch.group}.m{launch.member:03d}.a{launch.attempt:02d}"
-        self._ledger.start_episode(episode, group=launch.group, member=launch.member, attempt=launch.attempt)
+        self._ledger.start_episode(
+            episode,
+            group=launch.group,
+            member=launch.member,
+            attempt=launch.attempt,
+            version=self._fleet.weights.version,
+        )
         spec = EpisodeSpec(episode=episode, group=launch.group, task=self._tasks[launch.task], seed=self._seed)
         self._progress.start(episode, launch.task)
         running = self._live[episode] = group.create_task(self._run_episode(spec, launch), name=episode)
@@ -238,8 +244,9 @@ class Collector:
         del self._running[launch.group, launch.member]
         self._record(result)
         self._breaker.add(result.verdict, result.cause)
-        if problem := self._breaker.tripped():
-            raise ProcessFailed(problem, hint="the table `episodes` of ledger.sqlite holds the evidence")
+        if tripped := self._breaker.tripped():
+            hint = f"`agentrl episodes RUN --verdict {tripped.verdict}` lists them, `agentrl why EPISODE` tells why"
+            raise RunPaused(tripped.problem, hint=hint)
         closed = self._book.end(launch.group, launch.member, _outcome(result))
         if closed is not None:
             self._close(closed)

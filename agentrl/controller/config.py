@@ -75,10 +75,11 @@ class ScheduleConfig:
     """Members with a usable verdict that a group needs when the others cannot be repaired; below it is dropped."""
 
     infra_share_limit: Share = 0.5
-    """The run stops when more than this share of the last 64 ended episodes failed for infrastructure."""
+    """The run pauses when more than this share of the last 64 ended episodes failed for infrastructure: it ends and says
+    what it saw, and `agentrl resume` goes on."""
 
     uncertain_share_limit: Share = 0.25
-    """The run stops when more than this share of the last 64 ended episodes has an uncertain verdict."""
+    """The run pauses, as above, when more than this share of the last 64 ended episodes has an uncertain verdict."""
 
     stall_timeout_s: Seconds = 2400.0
     """The run stops when nothing finished (turn, episode, step) for this long. Must exceed every other deadline."""

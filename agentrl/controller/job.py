@@ -24,7 +24,7 @@ from agentrl.controller.records import LedgerRecords
 from agentrl.controller.recovery import Recovered
 from agentrl.controller.run_directory import RunDirectory
 from agentrl.controller.supervise import EngineSupervisors, TrainerSupervisor, log_tail
-from agentrl.errors import AgentrlError, LedgerError, ProcessFailed
+from agentrl.errors import AgentrlError, LedgerError, ProcessFailed, RunPaused
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.model.config import Recipe
@@ -43,6 +43,8 @@ class Outcome(StrEnum):
 
     FINISHED = "finished"
     STOPPED = "stopped"
+    PAUSED = "paused"
+    """The circuit breaker tripped: somebody must look before it goes on."""
     FAILED = "failed"
 
 
@@ -96,7 +98,8 @@ async def _until_ended(running: asyncio.Task[None], stop: asyncio.Event, observe
     problems = list(leaves(error))
     if not all(isinstance(problem, AgentrlError | OSError) for problem in problems):
         raise error
-    return Outcome.FAILED, "; ".join(str(problem) for problem in problems)
+    outcome = Outcome.PAUSED if all(isinstance(problem, RunPaused) for problem in problems) else Outcome.FAILED
+    return outcome, "; ".join(str(problem) for problem in problems)
 
 
 class _WallTime:

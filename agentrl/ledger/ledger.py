@@ -64,7 +64,7 @@ class Ledger:
     # --- the run
 
     def set_status(self, status: str) -> None:
-        """running, finished, stopped or failed, with the reason behind a colon."""
+        """running, finished, stopped, paused or failed, with the reason behind a colon."""
         with self._write() as db:
             write_meta(db, "status", status)
 

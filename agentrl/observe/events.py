@@ -176,7 +176,7 @@ class Warned(Event):
 class RunEnded(Event):
     kind: ClassVar[str] = "run_ended"
     status: str
-    """finished, stopped, failed"""
+    """finished, stopped, paused, failed"""
     detail: str
     summary: dict[str, object] = field(default_factory=dict)
 

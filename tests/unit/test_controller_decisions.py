@@ -34,7 +34,9 @@ def test_breaker_names_share_limit_and_causes() -> None:
     for index in range(WINDOW):
         lost = index % 4 != 0
         breaker.add(Verdict.INFRA_FAILURE if lost else Verdict.SUCCESS, Cause.SANDBOX_START if lost else Cause.REWARDED)
-    assert breaker.tripped() == "75% of the last 64 episodes are infra_failure (limit 50%): sandbox_start 48"
+    tripped = breaker.tripped()
+    assert tripped is not None and tripped.verdict is Verdict.INFRA_FAILURE
+    assert tripped.problem == "75% of the last 64 episodes are infra_failure (limit 50%): sandbox_start 48"
 
 
 def test_breaker_forgets_what_left_its_window() -> None:
