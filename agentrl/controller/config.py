@@ -75,7 +75,7 @@ class ScheduleConfig:
     """Members with a usable verdict that a group needs when the others cannot be repaired; below it is dropped."""
 
     infra_share_limit: Share = 0.5
-    """The run pauses when more than this share of the last 64 ended episodes failed for infrastructure: it ends and says
+    """The run pauses when more than this share of the last 64 ended episodes failed for infrastructure: it ends, says
     what it saw, and `agentrl resume` goes on."""
 
     uncertain_share_limit: Share = 0.25
