@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 from agentrl.clock import monotonic
+from agentrl.controller.config import Stragglers
 from agentrl.controller.gpu_time import TRAINER
 from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader
@@ -23,6 +25,9 @@ def check(run: FaultyRun, scenario: Scenario, reader: LedgerReader) -> None:
     steps_are_made_once_and_published(run, scenario, reader)
     no_group_is_trained_twice(run, reader)
     nothing_is_lost(reader)
+    groups_have_their_members(scenario, reader)
+    whoever_has_no_verdict_has_a_cause(reader)
+    batches_are_in_launch_order_when_all_are_waited_for(scenario, reader)
     every_trained_token_is_what_was_sampled_and_fresh_enough(run, scenario)
     no_fault_is_a_reward(run)
     nothing_is_left_open(run)
@@ -59,6 +64,28 @@ def nothing_is_lost(reader: LedgerReader) -> None:
             assert row.reason is not None and row.reason.partition(":")[0] in DROP_REASONS
     known = {row.id for row in groups}
     assert all(row.group in known for row in reader.episodes())
+
+
+def groups_have_their_members(scenario: Scenario, reader: LedgerReader) -> None:
+    """However many started: never more than a group's size is trained on, and never fewer than are usable."""
+    config = scenario.config
+    usable = Counter(row.group for row in reader.episodes() if row.reward is not None)
+    for row in reader.groups(["ready", "batched"]):
+        assert config.schedule.min_usable <= usable[row.id] <= config.algorithm.group_size
+
+
+def whoever_has_no_verdict_has_a_cause(reader: LedgerReader) -> None:
+    """Of the episodes that are over."""
+    closed = {row.id for row in reader.groups(["ready", "batched", "dropped"])}
+    for row in reader.episodes():
+        if row.verdict is None and row.group in closed:
+            assert row.cause in {"unfinished", "surplus", "straggler"}
+
+
+def batches_are_in_launch_order_when_all_are_waited_for(scenario: Scenario, reader: LedgerReader) -> None:
+    if scenario.config.schedule.stragglers is Stragglers.wait:
+        steps = [row.step for row in reader.groups(["batched"])]
+        assert steps == sorted(steps, key=lambda step: step or 0)
 
 
 def every_trained_token_is_what_was_sampled_and_fresh_enough(run: FaultyRun, scenario: Scenario) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentrl.controller.config import Stragglers
 from agentrl.controller.job import leaves
 from agentrl.errors import ProcessFailed
 from agentrl.ledger.reader import LedgerReader
@@ -98,6 +99,10 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
             "max_refill": draw(st.sampled_from([3.0, 6.0])),  # less, and luck alone ends runs as barren
             "max_infra_retries": draw(st.sampled_from([0, 1, 3])),
             "eval_tasks": draw(st.sampled_from([0, 3])),
+            "extra_members": draw(st.integers(0, 2)),
+            "stragglers": draw(st.sampled_from(list(Stragglers))),
+            "straggler_factor": draw(st.sampled_from([1.0, 3.0])),
+            "keep_context_s": draw(st.sampled_from([1.0, 20.0])),
             "stall_timeout_s": 7200.0,
         },
     }
