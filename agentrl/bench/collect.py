@@ -18,8 +18,7 @@ from agentrl.simulation.figures import Figures
 from agentrl.simulation.parallel import Done, run_all
 from agentrl.simulation.policies import Policy, measure
 
-_REPORTED = ("naive", "barrier", "keep_all", "over_1.25", "full", "steady")
-DEFAULT_POLICIES = tuple(policy for policy in Policy if policy.value in _REPORTED)
+DEFAULT_POLICIES = (Policy.NAIVE, Policy.BARRIER, Policy.KEEP_ALL, Policy.OVER, Policy.FULL)
 """Those that every report holds; the others are single mechanisms."""
 
 

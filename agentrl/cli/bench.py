@@ -34,7 +34,7 @@ def register(parent: typer.Typer) -> None:
     parent.add_typer(app, name="bench")
 
 
-def _complete_policy(incomplete: str) -> list[str]:
+def complete_policy(incomplete: str) -> list[str]:
     from agentrl.simulation.policies import Policy
 
     return [name for name in [*(policy.value for policy in Policy), "all"] if name.startswith(incomplete)]
@@ -43,7 +43,7 @@ def _complete_policy(incomplete: str) -> list[str]:
 PolicyOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--policy", "-p", metavar="NAME", help="A policy, or `all`; may be repeated.", autocompletion=_complete_policy
+        "--policy", "-p", metavar="NAME", help="A policy, or `all`; may be repeated.", autocompletion=complete_policy
     ),
 ]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentrl.simulation.config import Hardware, Workload
 
 
-def _complete_laws(group: str) -> Callable[[str], list[str]]:
+def complete_laws(group: str) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
         from agentrl.config.catalog import PACKAGED
 
@@ -34,7 +34,7 @@ WorkloadOption = Annotated[
         "-w",
         metavar="NAME|FILE",
         help="What agents do: packaged laws, or a YAML file of your own.",
-        autocompletion=_complete_laws("workload"),
+        autocompletion=complete_laws("workload"),
     ),
 ]
 HardwareOption = Annotated[
@@ -43,7 +43,7 @@ HardwareOption = Annotated[
         "--hardware",
         metavar="NAME|FILE",
         help="The machines: packaged laws, or a YAML file. Default: what the workload names.",
-        autocompletion=_complete_laws("hardware"),
+        autocompletion=complete_laws("hardware"),
     ),
 ]
 SeedsOption = Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1, the same for everything compared.")]

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from agentrl.clock import monotonic
 from agentrl.controller.admission import max_live_episodes
+from agentrl.controller.config import Stragglers
 from agentrl.errors import AgentrlError
 from agentrl.ledger.accounts import read_gpu_time
 from agentrl.ledger.ledger import Ledger
@@ -94,6 +95,10 @@ def at_seed(scenario: Scenario, seed: int) -> Scenario:
     return replace(scenario, config=replace(scenario.config, seed=seed))
 
 
+_NO_LIMIT = 1e9
+"""Of the share of the KV cache."""
+
+
 class Trace:
     """An `Observer` that writes down events with their virtual time."""
 
@@ -130,20 +135,31 @@ def _one_batch_window(scenario: Scenario) -> Scenario:
     return _with_schedule(scenario, window_groups=min(schedule.groups_per_step, schedule.window_groups))
 
 
-def _no_kv_limit(scenario: Scenario) -> Scenario:
-    return _with_schedule(scenario, kv_share=1e9)
-
-
 MECHANISMS = (
     Mechanism(
         name="window over groups",
-        without="no more groups open than a batch takes",
+        without="no more groups open than a batch takes, so none is carried over",
         off=_one_batch_window,
+    ),
+    Mechanism(
+        name="batches of any groups",
+        without="batches take groups in launch order, and wait for their stragglers",
+        off=lambda scenario: _with_schedule(scenario, stragglers=Stragglers.wait),
+    ),
+    Mechanism(
+        name="extra members",
+        without="no more episodes in a group than train",
+        off=lambda scenario: _with_schedule(scenario, extra_members=0),
     ),
     Mechanism(
         name="admission by KV",
         without="as many episodes live as limits allow, whatever the KV cache holds",
-        off=_no_kv_limit,
+        off=lambda scenario: _with_schedule(scenario, kv_share=_NO_LIMIT),
+    ),
+    Mechanism(
+        name="sticky routing",
+        without="requests go round the engines, away from their cached context",
+        off=lambda scenario: replace(scenario, routing=scenario.routing and scenario.hardware.engines == 1),
     ),
 )
 

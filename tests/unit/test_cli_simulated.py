@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.cli.bench import complete_policy
+from agentrl.cli.simulated import complete_laws
 from agentrl.controller.run_directory import RunDirectory
 from agentrl.ledger.ledger import Ledger
 from agentrl.simulation.loop import simulate
@@ -139,3 +141,9 @@ def test_a_simulated_run_that_fails_is_a_failure_and_no_mistake(agentrl: Agentrl
     )  # fmt: skip
     assert found.code == 1
     assert "the simulated run failed" in found.err
+
+
+def test_laws_and_policies_are_completed() -> None:
+    assert complete_laws("workload")("") == ["quickstart", "terminal_bench", "w_tb"]
+    assert complete_laws("hardware")("h8") == ["h8", "h8_train"]
+    assert "over_1.25" in complete_policy("over") and complete_policy("al") == ["all"]
