@@ -55,7 +55,9 @@ def judge(facts: Facts) -> list[Check]:
         )
         memory = Check(name="limits", status=Status.WEAK, found="rlimits only", means=means, fix=fix)
     else:
-        memory = Check(name="limits", status=Status.OK, found=f"memory and processes by cgroup v{found.version}")
+        assert found.memory is not None
+        where = f"cgroup v{found.version}, writable at {Path(found.memory).parent}"
+        memory = Check(name="limits", status=Status.OK, found=f"memory and processes by {where}")
     cpu, freezer = (
         Check(name=name, status=Status.OK, found=f"cgroup at {Path(base).parent}")
         if base

@@ -34,6 +34,7 @@ def test_groups_of_version_2_hold_everything() -> None:
     checks = limits.judge(replace(BARE, hierarchies=V2))
     assert statuses(checks) == {"limits": Status.OK, "cpu limit": Status.OK, "freezer": Status.OK}
     assert not any(check.means or check.fix for check in checks)
+    assert checks[0].found == "memory and processes by cgroup v2, writable at /g"
 
 
 def test_what_is_missing_is_named_with_what_it_weakens() -> None:
