@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 from collections.abc import Callable
 
@@ -17,7 +16,7 @@ from agentrl.sandbox.supervisor.connection import Connection
 from agentrl.sandbox.supervisor.door import open_door
 from agentrl.sandbox.supervisor.launch import launch
 from agentrl.sandbox.supervisor.lifetime import Lifetime
-from agentrl.sandbox.supervisor.processes import describe_status
+from agentrl.sandbox.supervisor.processes import describe_status, is_readable
 from agentrl.sandbox.supervisor.reactor import Reactor
 from agentrl.sandbox.supervisor.root import Root
 from agentrl.sandbox.supervisor.userns import IdMap
@@ -316,13 +315,13 @@ class Box:
             self._door_pid = 0
 
     def _stderr(self) -> str:
-        if not select.select([self._launched.stderr_fd], (), (), 0)[0]:
+        if not is_readable(self._launched.stderr_fd):
             return ""
         return os.read(self._launched.stderr_fd, _MAX_STDERR_BYTES).decode(errors="replace").strip()
 
     def _remove(self, tries: int) -> None:
         self._reap()
-        first_gone = self._room is None or bool(select.select([self._room.pidfd], (), (), 0)[0])
+        first_gone = self._room is None or is_readable(self._room.pidfd)
         if first_gone and self._cgroup.try_remove():
             self._leave(None)
         elif tries == 0:

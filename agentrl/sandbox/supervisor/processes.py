@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NoReturn
@@ -25,6 +26,13 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def is_readable(fd: int) -> bool:
+    """Whether reading would not block: there is data, an end, or for a pidfd a process that ended."""
+    poll = select.poll()  # select(2) takes no descriptor over 1,023, and many sandboxes have more
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def fork_and_wait(body: Callable[[], None]) -> bool:
