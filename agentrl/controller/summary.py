@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from agentrl.controller import gpu_report
+from agentrl.controller.selection import selection_bias
 from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader
 from agentrl.ledger.rows import StepRow
@@ -39,8 +41,14 @@ def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
         "verdicts": reader.verdict_counts(),
         "policy_lag": {"p50": _lag(steps, "lag_p50", statistics.median), "max": _lag(steps, "lag_max", max)},
         "groups_dropped": reader.drop_counts(),
+        "selection_bias": _bias(reader),
         "greedy_heldout": {label: _mean(values) for label, values in sorted(evaluations.items(), reverse=True)},
     }
+
+
+def _bias(reader: LedgerReader) -> dict[str, float | int] | None:
+    bias = selection_bias(reader.episodes(), {group.id for group in reader.groups(["batched"])})
+    return asdict(bias) | {"turns": round(bias.turns, 4), "tokens": round(bias.tokens, 4)} if bias else None
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
@@ -76,11 +84,19 @@ def as_text(summary: dict[str, Any], directory: str) -> str:
         *gpu_report.lines(summary["gpu_time"], summary["balance"], summary["time_to_batch_histogram"]),
         f"- verdicts: {_counts(summary['verdicts'])}",
         f"- groups dropped: {_counts(summary['groups_dropped'])}",
+        f"- trained against started: {_bias_text(summary['selection_bias'])}",
         f"- policy lag: p50 {lag['p50']}, max {lag['max']}",
         "",
         f"Everything lies in {directory}: config.yaml, ledger.sqlite, metrics.jsonl, logs/, weights/, checkpoints/.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _bias_text(bias: dict[str, Any] | None) -> str:
+    if bias is None:
+        return "-"
+    cancelled = f", {bias['num_cancelled']} of {bias['num_started']} cancelled" if bias["num_cancelled"] else ""
+    return f"turns {bias['turns']:+.1%}, tokens {bias['tokens']:+.1%}{cancelled}"
 
 
 def _or_dash(value: float | None, unit: str = "") -> str:
