@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agentrl.sandbox.config import SandboxConfig
 from agentrl.tasks.check import check_tasks
 from agentrl.tasks.folders import load_task, scan_tasks
 from agentrl.tasks.verifier import verify
 from tests.fixtures.public_style import LACKING, SOUND, UVX, write_folder
-from tests.fixtures.sandboxes import bubblewrap
+from tests.fixtures.sandboxes import SMALL, bubblewrap
+
+
+def caching(tmp_path: Path) -> SandboxConfig:
+    """Images are built for this test alone."""
+    return replace(SMALL, cache_dir=str(tmp_path / "cache"))
 
 
 async def test_sound_tasks_pass_without_a_network(tmp_path: Path) -> None:
@@ -19,7 +26,7 @@ async def test_sound_tasks_pass_without_a_network(tmp_path: Path) -> None:
         write_folder(tmp_path / "tasks" / name, files)
     tasks, skipped = scan_tasks(tmp_path / "tasks", offline=True)
     assert skipped == []
-    async with bubblewrap(tmp_path / "state") as provider:
+    async with bubblewrap(tmp_path / "state", config=caching(tmp_path)) as provider:
         results = {result.task: result for result in await check_tasks(tasks, provider, 2)}
     assert {name: (r.oracle, r.noop, r.reason) for name, r in results.items()} == {
         task.name: (1.0, 0.0, None) for task in tasks
@@ -31,11 +38,12 @@ async def test_sound_tasks_pass_without_a_network(tmp_path: Path) -> None:
 async def test_what_tests_lack_is_said_and_never_scored(tmp_path: Path) -> None:
     for name, files in LACKING.items():
         write_folder(tmp_path / "tasks" / name, files)
-    async with bubblewrap(tmp_path / "state") as provider:
+    async with bubblewrap(tmp_path / "state", config=caching(tmp_path)) as provider:
         results = {r.task: r for r in await check_tasks(scan_tasks(tmp_path / "tasks", offline=True)[0], provider, 2)}
     said = {name: result.reason for name, result in results.items()}
     assert not any(result.runnable for result in results.values())
-    assert "apt-get install no-such-tool" in (said["lacks-command"] or "")
+    for name in ("lacks-command", "lacks-at-build"):
+        assert "apt-get install no-such-tool" in (said[name] or "")
     assert "curl https://example.com/expected.json" in (said["lacks-download"] or "")
     assert "no-such-package-anywhere" in (said["lacks-package"] or "")
 

@@ -26,6 +26,8 @@ BUILD = ROOT == "/opt/.agentrl"
 """Whether this serves the build of an image, and not tests."""
 ASKING = ("/tests/", "/solution/")
 SERVED_PACKAGES = {"apt-transport-https", "ca-certificates", "curl", "python3-pip", "python3-pytest", "wget"}
+HARNESS_PACKAGES = {"asciinema", "tmux"}
+"""With which Terminal-Bench's own harness drives and records an agent; nothing of that happens here."""
 SERVED_DISTRIBUTIONS = {"pip", "pytest-json-ctrf", "setuptools", "uv", "wheel"}
 LOCAL = re.compile(r"(?:\w+://)?(?:[^/@]*@)?(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[::1?\])(?:[:/?]|$)|file://")
 UV_INSTALLER = re.compile(r"astral\.sh/(?:uv/)?(?:[\w.]+/)?(?:uv-)?install(?:er)?\.sh|/uv/releases/.*uv-installer\.sh")
@@ -128,7 +130,7 @@ def apt(arguments: list[str]) -> int:
 
 
 def has_package(name: str, have: set[str]) -> bool:
-    return name in have or name in SERVED_PACKAGES or real(name) is not None
+    return name in have or name in SERVED_PACKAGES or name in HARNESS_PACKAGES or real(name) is not None
 
 
 def installed_packages() -> set[str]:
