@@ -19,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := $(VENV)/installed-$(shell { cat pyproject.toml; echo '$(TORCH)'; } | sha256sum | cut -c1-16)
-BENCHES := cli controller engine sandbox trainer_vs_trl losses_vs_trl lag
+BENCHES := cli controller engine sandbox trainer_vs_trl losses_vs_trl lag collect_vs_trl
 SMOLLM2 := models/smollm2-135m-instruct
 
 # One thread a process: several small-model processes share few cores, and more threads only spin against each other.
@@ -67,7 +67,6 @@ bench: setup bwrap
 	scripts/bench/setup_trl.sh
 	@for name in $(BENCHES); do echo "== $$name"; $(BIN)/python scripts/bench/$$name.py || exit 1; done
 	$(BIN)/agentrl bench collect --seeds 2
-	$(BIN)/agentrl bench collect --real
 
 smollm2: $(SMOLLM2)/config.json
 

@@ -42,14 +42,13 @@ from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import SandboxProvider
 from agentrl.simulation.baselines import RoundRobin, collect_all
 from agentrl.simulation.figures import WARM_UP_BATCHES
+from agentrl.simulation.policies import OVER_PROVISION
 from agentrl.tasks.config import TasksConfig
 from agentrl.tasks.dataset import Dataset, load_dataset
 from agentrl.tasks.task import Task
 from agentrl.trainer.config import AlgorithmConfig
 
 GROUPS, GROUP_SIZE = 8, 4
-OVER_PROVISION = 1.25
-"""Episodes that full keeps live, in batches."""
 WINDOW_BATCHES = 3
 _DEADLINE_S = 120.0
 

@@ -18,6 +18,7 @@ from agentrl.cli.simulated import (
     SeedsOption,
     WorkloadOption,
     laws_of_job,
+    load_job,
     print_table,
     progress,
 )
@@ -68,12 +69,11 @@ def simulate(
 ) -> None:
     """Predict what the job in FILE would come to, in virtual time. Starts no process of the job."""
     from agentrl.bench.forecast import as_json, forecast, num_simulations
-    from agentrl.config.compose import load
     from agentrl.simulation.job import simulated_job
     from agentrl.simulation.predict import Failed, predict
 
     _check(from_run, workload, hardware, write_laws, trace)
-    config = load(file, overrides or []).config
+    config = load_job(file, overrides or [])
     fitted = None if from_run is None else _fit(from_run, runs_dir, seeds=seeds, jobs=jobs)
     laws = laws_of_job(config, workload, hardware) if fitted is None else fitted.laws
     job = simulated_job(config, laws.workload, laws.hardware, steps=steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -82,6 +83,19 @@ def laws_of_job(config: JobConfig, workload: str | None, hardware: str | None) -
     usual, reason = usual_workload(config)
     chosen, machine, name = load_laws(workload or usual, hardware, [])
     return ChosenLaws(chosen, machine, workload or usual, name, why="" if workload else f" ({reason})")
+
+
+def load_job(file: Path, overrides: Sequence[str]) -> JobConfig:
+    """The job to simulate; what a launch would refuse is refused here. Model and tasks need not be there.
+
+    Raises UserError.
+    """
+    from agentrl.config.compose import load
+    from agentrl.config.lint import lint, raise_on_errors
+
+    config = load(file, overrides).config
+    raise_on_errors(lint(config))
+    return config
 
 
 @contextmanager

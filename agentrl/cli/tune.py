@@ -15,6 +15,7 @@ from agentrl.cli.simulated import (
     JobsOption,
     WorkloadOption,
     laws_of_job,
+    load_job,
     print_table,
     progress,
 )
@@ -22,7 +23,6 @@ from agentrl.errors import ProcessFailed
 
 if TYPE_CHECKING:
     from agentrl.cli.simulated import ChosenLaws
-    from agentrl.config.compose import Loaded
     from agentrl.config.schema import JobConfig
     from agentrl.simulation.tune import Candidate, Run, Settings
 
@@ -47,15 +47,13 @@ def tune(
     json_: JsonOption = False,
 ) -> None:
     """Search over swing and dedicated GPUs, live episodes, sandboxes and the window; print the best as overrides."""
-    from agentrl.config.compose import load
     from agentrl.simulation.job import simulated_job
     from agentrl.simulation.tune import grid, num_candidates, num_simulations, sample, search
 
-    loaded = load(file, overrides or [])
-    config = loaded.config
+    config = load_job(file, overrides or [])
     laws = laws_of_job(config, workload, hardware)
     notes = simulated_job(config, laws.workload, laws.hardware, steps=steps).notes
-    candidates = sample(_allowed(grid(config), loaded), num_candidates(budget), seed=config.seed)
+    candidates = sample(_allowed(grid(config), config), num_candidates(budget), seed=config.seed)
     with progress(num_simulations(len(candidates)), "simulating") as advance:
         run = _runner(config, laws, steps=steps, jobs=jobs, on_done=advance)
         found = search(candidates, run=run, max_bias=max_bias)
@@ -74,17 +72,13 @@ def tune(
     _print_best(shown, own, file)
 
 
-def _allowed(settings: Sequence[Settings], loaded: Loaded) -> list[Settings]:
+def _allowed(settings: Sequence[Settings], config: JobConfig) -> list[Settings]:
     """Those that a launch would not refuse; the first, the job's own, always."""
-    from agentrl.config.inspect_job import inspect_job
     from agentrl.config.lint import Severity, lint
     from agentrl.simulation.tune import with_settings
 
-    facts = inspect_job(loaded.config, loaded.file).lint
-
     def refused(choice: Settings) -> bool:
-        findings = lint(with_settings(loaded.config, choice), facts)
-        return any(finding.severity is Severity.ERROR for finding in findings)
+        return any(finding.severity is Severity.ERROR for finding in lint(with_settings(config, choice)))
 
     return [settings[0], *(choice for choice in settings[1:] if not refused(choice))]
 

@@ -10,6 +10,7 @@ import pytest
 
 from agentrl.cli.bench import complete_policy
 from agentrl.cli.simulated import complete_laws
+from agentrl.config.catalog import PACKAGED
 from agentrl.controller.run_directory import RunDirectory
 from agentrl.ledger.ledger import Ledger
 from agentrl.simulation.loop import simulate
@@ -124,6 +125,8 @@ def test_bench_balance_prints_its_verdict(agentrl: Agentrl) -> None:
         (["simulate", "job.yaml", "--from-run", "r", "--workload", "w_tb"], "the laws come from one of them"),
         (["simulate", "job.yaml", "--from-run", "r"], "no run 'r'"),
         (["simulate", "job.yaml", "schedule.stpes=1"], "unknown key 'schedule.stpes'"),
+        (["simulate", "job.yaml", "schedule.window_groups=2"], "schedule.window_groups"),
+        (["tune", "job.yaml", "schedule.window_groups=2"], "schedule.window_groups"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing_behind(agentrl: Agentrl, arguments: list[str], message: str) -> None:
@@ -135,12 +138,11 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(agentrl: Agentrl, argume
 
 
 def test_a_simulated_run_that_fails_is_a_failure_and_no_mistake(agentrl: Agentrl) -> None:
-    found = agentrl(
-        "simulate", "job.yaml", *SMALL, "schedule.stall_timeout_s=0.05", "--seeds", "1", "--jobs", "1",
-        "--no-mechanisms",
-    )  # fmt: skip
+    laws = (PACKAGED / "workload" / "quickstart.yaml").read_text()
+    (agentrl.folder / "broken.yaml").write_text(laws.replace("failure_share: 0.0", "failure_share: 1.0"))
+    found = agentrl("simulate", "job.yaml", *SMALL, "--workload", "broken.yaml", "--seeds", "1", "--no-mechanisms")
     assert found.code == 1
-    assert "the simulated run failed" in found.err
+    assert "the simulated run failed" in found.err and "infra" in found.err
 
 
 def test_laws_and_policies_are_completed() -> None:
