@@ -95,8 +95,9 @@ def bare_writes(folder: Path, num_episodes: int) -> float:
         ledger.start_episode(f"e{episode}", group=f"g{episode - episode % GROUP_SIZE}", member=0, attempt=0)
         for turn in range(TURNS):
             ledger.record_turn(
-                episode=f"e{episode}", turn=turn, message="cat note", command="cat note", exit_code=0,
-                observation="note 1 2", generation_s=0.0, tool_s=0.0, num_sampled=3, num_prompt=0, num_observed=4,
+                episode=f"e{episode}", turn=turn, began_at=0.0, message="cat note", command="cat note",
+                timeout_s=1.0, exit_code=0, result=None, observation="note 1 2", generation_s=0.0, tool_s=0.0,
+                suspended_s=0.0, num_sampled=3, num_prompt=0, num_observed=4,
                 segment=bytes(120),
             )  # fmt: skip
         ledger.end_episode(

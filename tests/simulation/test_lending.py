@@ -10,6 +10,7 @@ import pytest
 from agentrl.clock import monotonic
 from agentrl.controller.fleet import EngineState, Fleet
 from agentrl.controller.member import Weights
+from agentrl.controller.places import Places
 from agentrl.errors import EngineError
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.ledger.accounts import read_balance, read_gpu_time
@@ -41,7 +42,7 @@ def new_fleet(failed: list[str] | None = None, *, kv_share: float = 1.0) -> Flee
         control_timeout_s=60,
         on_failure=(failed if failed is not None else []).append,
         swing=("swing",),
-        kv_share=kv_share,
+        places=Places(kv_share=kv_share),
     )
 
 
