@@ -23,6 +23,7 @@ from agentrl.controller.config import ScheduleConfig
 from agentrl.controller.fleet import Fleet
 from agentrl.controller.groups import GroupBook
 from agentrl.controller.member import Weights
+from agentrl.controller.progress import Progress
 from agentrl.controller.ready_pool import ReadyPool
 from agentrl.controller.records import LedgerRecords
 from agentrl.ledger.ledger import Ledger
@@ -46,7 +47,7 @@ async def collect(folder: Path, num_groups: int) -> float:
     ledger = Ledger.take(folder / "ledger.sqlite")
     schedule = ScheduleConfig(groups_per_step=num_groups, window_groups=num_groups, drop_zero_variance=False)
     agent = AgentConfig(format=ToolFormat.line, max_turns=TURNS, max_episode_tokens=400)
-    active_time = ActiveTime()
+    active_time, progress = ActiveTime(), Progress(max_episode_tokens=agent.max_episode_tokens)
     fleet = Fleet(
         Weights("/none", 0), active_time, turn_timeout_s=60.0, control_timeout_s=60.0, on_failure=lambda _: None
     )
@@ -60,7 +61,7 @@ async def collect(folder: Path, num_groups: int) -> float:
         chat=chat,
         sampler=fleet,
         provider=InstantProvider(output=b"note 1 2\n"),
-        recorder=LedgerRecords(ledger),
+        recorder=LedgerRecords(ledger, progress),
         active_time=active_time,
     )
     pool = ReadyPool(groups_per_step=num_groups, max_policy_lag=4, drop_zero_variance=False, max_refill=3.0)
@@ -69,6 +70,7 @@ async def collect(folder: Path, num_groups: int) -> float:
         tasks=(task,),
         book=GroupBook(group_size=GROUP_SIZE, max_infra_retries=3, min_usable=2),
         pool=pool,
+        progress=progress,
         next_seq=0,
         fleet=fleet,
         runner=runner,
