@@ -220,6 +220,7 @@ def _print_forecast(found: Forecast, job: SimulatedJob, title: str) -> None:
             else (name, f"{seconds:.2f}", "")
             for name, seconds in found.bounds.items()
         ],
+        text_last=True,
     )
     if found.without:
         print_table(
@@ -228,4 +229,5 @@ def _print_forecast(found: Forecast, job: SimulatedJob, title: str) -> None:
                 (one.name, str(one.step or "failed"), percent(one.cost), one.problem or one.meaning)
                 for one in found.without
             ],
+            text_last=True,
         )

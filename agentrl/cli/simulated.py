@@ -111,8 +111,11 @@ def progress(total: int, what: str) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
-    """A plain table on stdout, as wide as it must be: the first column is text, the others are numbers."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", text_last: bool = False
+) -> None:
+    """A plain table on stdout, as wide as it must be. The first column is text, the others are numbers; `text_last`:
+    the last one is text too."""
     from rich import box
     from rich.console import Console
     from rich.measure import Measurement
@@ -121,7 +124,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+        is_text = index == 0 or (text_last and index == len(columns) - 1)
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(Text, row))
     console = Console(markup=False, highlight=False, soft_wrap=True)

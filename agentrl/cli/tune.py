@@ -143,7 +143,7 @@ def _print_best(shown: Sequence[Candidate], own: Candidate, file: Path) -> None:
 
     rows = [row("now", own), *(row(str(number), candidate) for number, candidate in enumerate(shown, start=1))]
     columns = ("", "step, s", "against now", "time to batch, s", "bias turns", "lag max", "engines busy", "bound by")
-    print_table(columns, rows)
+    print_table(columns, rows, text_last=True)
     for number, candidate in enumerate(shown, start=1):
         print(f"{number}: {' '.join(_changes(candidate, own)) or 'the settings it has'}")
     changes = _changes(shown[0], own) if shown else []
