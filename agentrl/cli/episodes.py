@@ -140,7 +140,7 @@ def _print_table(stories: list[Story]) -> None:
         table.add_column(title, overflow="fold")
     for story in stories:
         reward = "-" if story.reward is None else f"{story.reward:g}"
-        verdict = story.verdict or ("unfinished" if story.ended_at else "running")
+        verdict = story.verdict or ("running" if story.ended_at is None else story.cause or "unfinished")
         words = (story.episode, story.task, verdict, story.cause or "-", reward)
         numbers = (story.num_turns, story.num_tokens, round(_duration_s(story), 1) if story.ended_at else None)
         shown = ["-" if number is None else f"{number:g}" for number in numbers]

@@ -50,6 +50,10 @@ def print_page(lines: list[Line]) -> None:
 
 
 def _verdict(story: Story) -> str:
+    from agentrl.controller.selection import CANCELLED
+
+    if story.cause in CANCELLED:
+        return f"cancelled: {CANCELLED[story.cause]}"
     if story.verdict is None:
         return "unfinished: its controller ended" if story.ended_at else "running"
     reward = "" if story.reward is None else f", reward {story.reward:g}"

@@ -8,8 +8,8 @@ from statistics import fmean
 
 from agentrl.ledger.rows import EpisodeRow
 
-CANCELLED = ("surplus", "straggler")
-"""Causes of episodes that were ended because nobody needed them."""
+CANCELLED = {"surplus": "its group had enough members", "straggler": "its group was not to wait for it"}
+"""Causes of episodes that were ended because nobody needed them, and what they say."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from agentrl.observe.events import (
     BalanceDecided,
     BatchReady,
+    EpisodeCancelled,
     EpisodeEnded,
     Evaluated,
     Event,
@@ -68,6 +69,8 @@ class RunState:
                 self.processes[event.role] = event.state
             case EpisodeEnded():
                 self.verdicts[event.verdict] += 1
+                self.live = event.live
+            case EpisodeCancelled():
                 self.live = event.live
             case GroupClosed():
                 self.num_ready = event.num_ready
