@@ -228,7 +228,8 @@ def balance(
     seeds: SeedsOption = 2,
     steps: Annotated[int, typer.Option("--steps", min=5, help="Steps of each run.")] = 50,
     swing: Annotated[
-        list[int] | None, typer.Option("--swing", min=1, help="Swing engines of a balance; may be repeated.")
+        list[int] | None,
+        typer.Option("--swing", min=1, help="Swing engines of a balance; may be repeated. Default: 1/4 and 1/2."),
     ] = None,
     scale: Annotated[
         int, typer.Option("--scale", min=1, help="Simulate a cluster so many times smaller, at the same load.")
@@ -244,7 +245,7 @@ def balance(
 
     of = workload or "w_tb"
     steady, machine, name = load_laws(of, hardware or "h8_train", laws or [])
-    counts = swing or [max(machine.engines // 2, 1)]
+    counts = swing or sorted({max(machine.engines // part, 1) for part in (4, 2)})
     if max(counts) > machine.engines:
         raise UserError(f"--swing {max(counts)}: there are {machine.engines} engines", hint="give at most as many")
     _check_scale(scale, steady, machine)
