@@ -37,6 +37,8 @@ class Situation:
     num_swing: int
     num_dedicated: int
     """Dedicated engines in service."""
+    batch_ready: bool
+    """The next batch can be taken."""
     num_ready: int
     """Complete groups."""
     groups_per_step: int
@@ -56,10 +58,6 @@ class Situation:
     """From the end of training until the swing engines serve again."""
     train_s: float | None
     """The last step."""
-
-    @property
-    def batch_ready(self) -> bool:
-        return self.num_ready >= self.groups_per_step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,6 +93,11 @@ class Collector:
         return self._launching and (self._book.has_pending() or self.num_openable > len(self._book))
 
     @property
+    def complete(self) -> bool:
+        """Whether a batch can be taken."""
+        return self._complete.is_set()
+
+    @property
     def num_openable(self) -> int:
         """Groups that may be open at once beside the ready ones."""
         return self._schedule.window_groups - len(self._pool)
@@ -191,17 +196,21 @@ class Collector:
         """What changes without an episode's end: the engines' load, and how long stragglers are expected to take."""
         while True:
             await asyncio.sleep(LOOK_S)
-            num_waiting = await self._fleet.num_short_of_kv()
-            budget = self._schedule.kv_share * self._fleet.kv_capacity_tokens
-            self._load_factor.look(
-                num_live=len(self._live),
-                num_waiting=num_waiting,
-                fill=expected_peak(*self._progress.totals()) / budget if budget else 0.0,
-                limited=self._limited,
-            )
+            if not self._fleet.lent:  # else many wait because engines are away, not because the prediction is wrong
+                await self._look_at_load()
             if self._schedule.stragglers is Stragglers.cut:
                 self._cut_stragglers()
             self._refresh()
+
+    async def _look_at_load(self) -> None:
+        num_waiting = await self._fleet.num_short_of_kv()
+        budget = self._schedule.kv_share * self._fleet.kv_capacity_tokens
+        self._load_factor.look(
+            num_live=len(self._live),
+            num_waiting=num_waiting,
+            fill=expected_peak(*self._progress.totals()) / budget if budget else 0.0,
+            limited=self._limited,
+        )
 
     def _open_group(self) -> bool:
         """Open the next group in the seeded order if the window has room."""

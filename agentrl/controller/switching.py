@@ -122,6 +122,7 @@ class Switching:
         return Situation(
             num_swing=num_swing,
             num_dedicated=self._fleet.num_up if self._fleet.lent else self._num_engines - num_swing,
+            batch_ready=self._collector.complete,
             num_ready=num_ready,
             groups_per_step=groups,
             open_groups=self._collector.num_openable,

@@ -14,6 +14,7 @@ from agentrl.controller.measured import LAST, Measured, Mode
 HYBRID = Situation(
     num_swing=2,
     num_dedicated=6,
+    batch_ready=False,
     num_ready=1,
     groups_per_step=4,
     open_groups=15,
@@ -36,7 +37,7 @@ def test_swing_engines_return_when_the_next_batch_comes_sooner_by_more_than_the_
 
 
 def test_swing_engines_stay_when_a_batch_is_ready_or_nearly() -> None:
-    assert after_training(replace(HYBRID, num_ready=4)).choice is Choice.STAY
+    assert after_training(replace(HYBRID, batch_ready=True)).choice is Choice.STAY
     decision = after_training(replace(HYBRID, remaining_tokens=6_000.0))
     assert decision.choice is Choice.STAY
     assert decision.predicted_s == pytest.approx(10)
