@@ -35,6 +35,7 @@ from agentrl.observe.events import Event, Observer, Observers
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.episode import ChatFormat, EpisodeRunner
 from agentrl.sandbox.provider import SandboxProvider
+from agentrl.sandbox.warm_pool import WarmPool
 from agentrl.tasks.dataset import Dataset
 
 
@@ -60,6 +61,7 @@ class Brain:
     desk: TrainerDesk
     collector: Collector
     runner: EpisodeRunner
+    sandboxes: WarmPool
     dataset: Dataset
     ledger: Ledger
     observer: Observer
@@ -97,7 +99,9 @@ class Brain:
                 background = [
                     tasks.create_task(self.watchdog.watch(), name="watchdog"),
                     tasks.create_task(self.engines.keep(self.fleet), name="engines"),
+                    tasks.create_task(self.sandboxes.run(), name="sandboxes"),
                 ]
+                self._expect_first()
                 trained = tasks.create_task(trainer.keep(), name="trainer")
                 await controller.run()
                 await trained
@@ -106,6 +110,14 @@ class Brain:
         finally:
             with contextlib.suppress(LedgerError, Superseded):  # why it cannot be written is said already
                 self.account.settle()
+
+    def _expect_first(self) -> None:
+        """Have the first sandboxes started while the engines come up."""
+        heldout = self.dataset.heldout[: self.config.schedule.eval_tasks]
+        if heldout and "before" not in self.recovered.evaluated:
+            self.sandboxes.expect([(task.spec, 1) for task in heldout], due=len(heldout))
+        else:
+            self.collector.expect_first()
 
 
 def assemble(
@@ -145,11 +157,12 @@ def assemble(
         applied=recovered.applied,
         load_batch=lambda step: load_batch(recovered.reader, recovered.reader.step(step)),
     )
+    sandboxes = WarmPool(provider, config.sandbox, entropy=entropy)
     runner = EpisodeRunner(
         agent=config.agent,
         chat=chat,
         sampler=fleet,
-        provider=provider,
+        provider=sandboxes,
         recorder=LedgerRecords(ledger, progress),
         active_time=active_time,
         snapshot_every_turns=config.sandbox.snapshot_every_turns,
@@ -163,6 +176,7 @@ def assemble(
         next_seq=recovered.next_seq,
         fleet=fleet,
         runner=runner,
+        sandboxes=sandboxes,
         ledger=ledger,
         observer=observer,
     )
@@ -177,6 +191,7 @@ def assemble(
         desk=desk,
         collector=collector,
         runner=runner,
+        sandboxes=sandboxes,
         dataset=dataset,
         ledger=ledger,
         observer=observer,

@@ -8,6 +8,7 @@ complete by `groups`, what enters a batch by `ready_pool`, who is not waited for
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import asdict
 from typing import Any
 
@@ -21,11 +22,13 @@ from agentrl.controller.progress import Progress
 from agentrl.controller.ready_pool import ReadyPool, Selection
 from agentrl.controller.stragglers import Lagging, cut
 from agentrl.controller.task_order import task_index
+from agentrl.controller.upcoming import upcoming
 from agentrl.errors import ProcessFailed, RunPaused
 from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import EpisodeCancelled, EpisodeEnded, GroupClosed, Observer
 from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec
 from agentrl.rollout.verdict import Verdict
+from agentrl.sandbox.warm_pool import WarmPool
 from agentrl.tasks.task import Task
 
 LOOK_S = 10.0
@@ -46,10 +49,13 @@ class Collector:
         next_seq: int,
         fleet: Fleet,
         runner: EpisodeRunner,
+        sandboxes: WarmPool,
         ledger: Ledger,
         observer: Observer,
     ) -> None:
         self._schedule = config.schedule
+        self._members = config.algorithm.group_size + config.schedule.extra_members
+        self._warm_max = config.sandbox.warm_max
         self._tasks = {task.name: task for task in tasks}
         self._names = tuple(task.name for task in tasks)
         self._seed = config.seed
@@ -63,6 +69,7 @@ class Collector:
         self._next_seq = next_seq
         self._fleet = fleet
         self._runner = runner
+        self._sandboxes = sandboxes
         self._ledger = ledger
         self._observer = observer
         self._breaker = Breaker(
@@ -166,16 +173,37 @@ class Collector:
         return self._pool.last_of_batch < oldest
 
     def _launch(self, group: asyncio.TaskGroup) -> None:
-        if not self._launching:
-            return
         slots = self._room()
-        while slots > 0:
+        while self._launching and slots > 0:
             launches = self._book.launch(slots, self._progress.new)
             for launch in launches:
                 self._start(launch, group)
             slots -= len(launches)
             if slots > 0 and not self._open_group():
-                return
+                break
+        self._expect(slots)
+
+    def expect_first(self) -> None:
+        """Before any engine serves: tell the warm pool what will be launched first."""
+        self._expect(self._max_live - len(self._live))
+
+    def _expect(self, slots: int) -> None:
+        """Tell the warm pool what comes; `slots` episodes of it as soon as they are there."""
+        last = self._step >= self._schedule.steps
+        num_openable = max(self.num_openable - len(self._book), 0) + (0 if last else self._schedule.groups_per_step)
+        coming = upcoming(
+            self._book.pending(),
+            (self._task(seq) for seq in itertools.count(self._next_seq)),
+            num_openable=num_openable,
+            group_size=self._members,
+            slots=slots,
+            horizon=self._warm_max,
+        )
+        self._sandboxes.expect([(self._tasks[task].spec, count) for task, count in coming.tasks], due=coming.due)
+
+    def _task(self, seq: int) -> str:
+        """Name of the task of launch number `seq`."""
+        return self._names[task_index(seq, num_tasks=len(self._names), seed=self._seed)]
 
     def _room(self) -> int:
         budget = self._schedule.kv_share * self._fleet.kv_capacity_tokens * self._load_factor.value
@@ -217,7 +245,7 @@ class Collector:
         if len(self._book) + len(self._pool) >= self._schedule.window_groups:
             return False
         seq, self._next_seq = self._next_seq, self._next_seq + 1
-        task = self._names[task_index(seq, num_tasks=len(self._names), seed=self._seed)]
+        task = self._task(seq)
         group = f"g{seq:06d}"
         self._ledger.open_group(group, seq=seq, task=task)
         self._book.open(group, seq=seq, task=task)

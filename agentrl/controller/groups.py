@@ -106,6 +106,10 @@ class GroupBook:
     def has_pending(self) -> bool:
         return any(g.pending for g in self._open.values())
 
+    def pending(self) -> list[tuple[str, int]]:
+        """Tasks with the number of their pending members, oldest group first."""
+        return [(g.task, len(g.pending)) for g in self._open.values() if g.pending]
+
     @property
     def oldest_seq(self) -> int | None:
         """Launch number of the open group that was launched first."""

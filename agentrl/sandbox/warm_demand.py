@@ -71,9 +71,10 @@ class StartTimes:
 
 
 def level(rate_per_s: float, lead_s: float, due: int) -> int:
-    """Sandboxes that must be up or coming so that none is waited for: what will be asked for at once, and what is asked
-    for while one starts (Little's law)."""
-    return due + math.ceil(rate_per_s * lead_s)
+    """Sandboxes that must be up or coming so that hardly any is waited for: what will be asked for at once, and what is
+    asked for while one starts (Little's law) with two deviations of it, were it a Poisson stream."""
+    asked = rate_per_s * lead_s
+    return due + math.ceil(asked + 2 * math.sqrt(asked))
 
 
 def backoff_s(failures: int, jitter: float) -> float:

@@ -111,6 +111,9 @@ class WarmPool:
         self._warm.clear()
         for kind in list(self._waiting):
             self._fail_all(kind, SandboxError("the sandbox provider is closed"))
+        for start in self._starts:
+            if start.task is not None:
+                start.task.cancel()
         self._wake.set()
         await self._provider.close()
 
@@ -238,19 +241,19 @@ class WarmPool:
             start.task = group.create_task(self._start(start), name=f"sandbox start {now:.3f}")
 
     def _stocks(self, now: float) -> dict[Kind, Stock]:
-        ages_s: dict[Kind, list[float]] = {kind: [] for kind in self._waiting}
+        starts: dict[Kind, list[_Start]] = {kind: [] for kind in self._waiting}
         for start in self._starts:
             if not start.abandoned:
-                ages_s.setdefault(start.kind, []).append(now - start.began)
-        kinds = dict.fromkeys([*ages_s, *self._warm, *(kind for kind, _ in self._queue)])
-        return {kind: self._stock(kind, ages_s.get(kind, []), now) for kind in kinds}
+                starts.setdefault(start.kind, []).append(start)
+        kinds = dict.fromkeys([*starts, *self._warm, *(kind for kind, _ in self._queue)])
+        return {kind: self._stock(kind, starts.get(kind, []), now) for kind in kinds}
 
-    def _stock(self, kind: Kind, ages_s: list[float], now: float) -> Stock:
-        overdue = sum(age_s >= self._patience_s(kind) for age_s in ages_s)
+    def _stock(self, kind: Kind, starts: list[_Start], now: float) -> Stock:
+        overdue = sum(now >= self._overdue_at(start) for start in starts)
         return Stock(
             waiting=len(self._waiting.get(kind, ())),
             warm=len(self._warm.get(kind, ())),
-            coming=len(ages_s) - overdue,
+            coming=len(starts) - overdue,
             overdue=overdue,
             blocked=self._failures.ready_at(kind) > now,
         )
@@ -296,7 +299,7 @@ class WarmPool:
     def _abandon(self, kind: Kind, now: float) -> None:
         """Give up the start that is the longest in flight."""
         for start in self._starts:
-            if start.kind == kind and not start.abandoned and now - start.began >= self._patience_s(kind):
+            if start.kind == kind and not start.abandoned and now >= self._overdue_at(start):
                 assert start.task is not None, "it is set when the start is listed"
                 start.abandoned = True
                 start.task.cancel()
@@ -307,7 +310,7 @@ class WarmPool:
     def _expire(self, now: float, group: asyncio.TaskGroup) -> None:
         """Close what was warm for too long."""
         for kind, warm in list(self._warm.items()):
-            while warm and now - warm[0].since >= self._config.warm_idle_s:
+            while warm and now >= warm[0].since + self._config.warm_idle_s:
                 self._close_warm(kind, group)
 
     def _close_warm(self, kind: Kind, group: asyncio.TaskGroup) -> None:
@@ -315,13 +318,13 @@ class WarmPool:
             self._counts.unused += 1
             group.create_task(_close(sandbox))
 
-    def _patience_s(self, kind: Kind) -> float:
-        return self._times.patience_s(self._abandoned.get(kind, 0))
+    def _overdue_at(self, start: _Start) -> float:
+        return start.began + self._times.patience_s(self._abandoned.get(start.kind, 0))
 
     def _next_look_s(self) -> float | None:
         """Seconds until time alone changes what is to be done; None: it does not."""
         now = monotonic()
-        times = [start.began + self._patience_s(start.kind) for start in self._starts]
+        times = [self._overdue_at(start) for start in self._starts]
         times += [warm[0].since + self._config.warm_idle_s for warm in self._warm.values()]
         times += [self._failures.ready_at(kind) for kind in [*self._waiting, *(kind for kind, _ in self._queue)]]
         ahead = [time - now for time in times if now < time < math.inf]

@@ -59,7 +59,13 @@ def measure_balance(mode: str, workload: Workload, hardware: Hardware, *, seed: 
         hardware = msgspec.structs.replace(hardware, engines=int(number), trainer=trainer)
     live = int(_OVER_PROVISION * min(workload.groups * workload.group_size, hardware.sandboxes))
     config = reference_config(
-        workload, hardware, seed=seed, steps=steps, window_groups=_WINDOW_BATCHES * workload.groups, live=live
+        workload,
+        hardware,
+        seed=seed,
+        steps=steps,
+        window_groups=_WINDOW_BATCHES * workload.groups,
+        live=live,
+        warm_max=live,
     )
     config = replace(
         config,
@@ -68,7 +74,7 @@ def measure_balance(mode: str, workload: Workload, hardware: Hardware, *, seed: 
             step_timeout_s=config.trainer.step_timeout_s, world_size=hardware.trainer.gpus if fixed else int(number)
         ),
     )
-    scenario = Scenario(config=config, workload=workload, hardware=hardware, warm=True, hygiene=True)
+    scenario = Scenario(config=config, workload=workload, hardware=hardware, hygiene=True)
 
     async def run() -> BalanceFigures:
         ledger = Ledger.take(":memory:")

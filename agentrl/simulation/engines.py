@@ -11,10 +11,11 @@ from agentrl.simulation.engine import SimulatedEngine, Speaker
 
 
 class SimulatedEngines:
-    """The controller's `Engines`. They are up at once at the start, and `restart_s` after a loss."""
+    """The controller's `Engines`. They are up `start_s` after the start, and `restart_s` after a loss."""
 
-    def __init__(self, num_engines: int, law: EngineLaw, speaker: Speaker) -> None:
+    def __init__(self, num_engines: int, law: EngineLaw, speaker: Speaker, *, start_s: float = 0.0) -> None:
         self._law = law
+        self._start_s = start_s
         self._speaker = speaker
         self._lost = {f"engine-{index}": asyncio.Event() for index in range(num_engines)}
         self._up: dict[str, SimulatedEngine] = {}
@@ -45,6 +46,7 @@ class SimulatedEngines:
                 group.create_task(self._keep_one(role, fleet), name=role)
 
     async def _keep_one(self, role: str, fleet: Fleet) -> None:
+        await asyncio.sleep(self._start_s)
         while True:
             engine = SimulatedEngine(role, self._law, self._speaker, version=fleet.weights.version)
             self._lost[role].clear()

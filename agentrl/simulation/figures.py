@@ -104,10 +104,14 @@ def of_run(
     sandboxes: int,
     warm: bool,
     lost: Container[str],
+    began_s: float = 0.0,
 ) -> Figures:
-    """Figures of a run that ended with its last batch, from its ledger. `lost`: episodes that lost their sandbox."""
+    """Figures of a run that ended with its last batch, from its ledger.
+
+    `lost`: episodes that lost their sandbox. `began_s`: when collecting began.
+    """
     steps = reader.steps()
-    batches_s = [step.assigned_at - START_S for step in steps]
+    batches_s = [step.assigned_at - START_S - began_s for step in steps]
     batched = {row.id for row in reader.groups(["batched"])}
     episodes = reader.episodes()
     trained = [_trained(row, lost) for row in episodes if row.group in batched and row.reward is not None]

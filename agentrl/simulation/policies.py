@@ -119,13 +119,15 @@ def scenario_of(way: Way, workload: Workload, hardware: Hardware, *, seed: int) 
     """The reference job of a workload, done that way."""
     batch = workload.groups * workload.group_size
     over = OVER_PROVISION if way.window_batches > 1 or way.extra_members else 1.0
+    live = math.ceil(over * min(batch, hardware.sandboxes))
     config = reference_config(
         workload,
         hardware,
         seed=seed,
         steps=way.steps,
         window_groups=math.ceil(way.window_batches * workload.groups),
-        live=math.ceil(over * min(batch, hardware.sandboxes)),
+        live=live,
+        warm_max=live if way.warm else 0,
     )
     schedule = replace(config.schedule, extra_members=way.extra_members, stragglers=way.stragglers)
     if not way.admission:
@@ -134,9 +136,9 @@ def scenario_of(way: Way, workload: Workload, hardware: Hardware, *, seed: int) 
         config=replace(config, schedule=schedule),
         workload=workload,
         hardware=hardware,
-        warm=way.warm,
         hygiene=way.hygiene,
         routing=way.routing,
+        engine_start_s=hardware.engine.restart_s,  # in which the warm pool fills; no policy's time counts it
     )
 
 

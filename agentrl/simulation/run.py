@@ -48,12 +48,17 @@ class Scenario:
     config: JobConfig
     workload: Workload
     hardware: Hardware
-    warm: bool = False
-    """Sandboxes are started before they are asked for."""
     hygiene: bool = False
     """Sandboxes are health-checked and reaped."""
     routing: bool = True
     """Episodes stay on their engine and wait for room there; otherwise requests go round the engines."""
+    engine_start_s: float = 0.0
+    """From the start of the run until its engines serve. Figures count from there."""
+
+    @property
+    def warm(self) -> bool:
+        """Whether sandboxes are started before they are asked for."""
+        return self.config.sandbox.warm_max > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +83,7 @@ class Simulation:
             sandboxes=max_live_episodes(self.scenario.config),
             warm=self.scenario.warm,
             lost=self.provider.lost,
+            began_s=self.scenario.engine_start_s,
         )
 
     async def run(self) -> None:
@@ -94,12 +100,14 @@ def build(
     """Put a run together, new or resumed from its ledger. `disk` is the trainer's, from the run's earlier lives."""
     config, hardware = scenario.config, scenario.hardware
     world = World(scenario.workload, seed=config.seed, hygiene=scenario.hygiene)
-    engines = SimulatedEngines(hardware.engines, hardware.engine, SimulatedModel(world))
+    engines = SimulatedEngines(
+        hardware.engines, hardware.engine, SimulatedModel(world), start_s=scenario.engine_start_s
+    )
     provider = SimulatedProvider(
         world,
         starts_at_once=config.sandbox.start_concurrency,
         start_timeout_s=config.sandbox.start_timeout_s,
-        warm=scenario.warm,
+        max_sandboxes=config.sandbox.max_sandboxes,
     )
     brain = assemble(
         config,
@@ -144,11 +152,11 @@ def tasks(prompt_tokens: int) -> tuple[Task, ...]:
 
 
 def reference_config(
-    workload: Workload, hardware: Hardware, *, seed: int, steps: int, window_groups: int, live: int
+    workload: Workload, hardware: Hardware, *, seed: int, steps: int, window_groups: int, live: int, warm_max: int = 0
 ) -> JobConfig:
     """A job for a workload on some hardware: every complete group trains, and no deadline cuts what the laws draw.
 
-    `live` episodes act at once, each in a sandbox of its own.
+    `live` episodes act at once, each in a sandbox of its own. `warm_max` of these may be started ahead.
     """
     return JobConfig(
         seed=seed,
@@ -180,6 +188,8 @@ def reference_config(
             max_sandboxes=live,
             start_concurrency=hardware.sandbox_starts,
             start_timeout_s=UNBOUNDED_S,
+            warm_max=warm_max,
+            warm_idle_s=UNBOUNDED_S,
             lifetime_s=UNBOUNDED_S,
         ),
         trainer=TrainerConfig(step_timeout_s=UNBOUNDED_S),

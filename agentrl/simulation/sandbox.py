@@ -248,7 +248,6 @@ class SimulatedProvider:
         starts_at_once: int,
         start_timeout_s: float,
         max_sandboxes: int = 1 << 20,
-        warm: bool = False,
     ) -> None:
         """`max_sandboxes` is only told, as room: whoever asks for more gets them."""
         self._world = world
@@ -256,7 +255,6 @@ class SimulatedProvider:
         self._start_timeout_s = start_timeout_s
         self._max_sandboxes = max_sandboxes
         self._num_starting = 0
-        self._warm = warm
         self._numbers = itertools.count()
         self._cold_starts = itertools.count()
         self._open: dict[str, SimulatedSandbox] = {}
@@ -307,8 +305,6 @@ class SimulatedProvider:
 
     def _cold_s(self, owner: str | None) -> float:
         life = owned_life(self._world, owner)
-        if self._warm and life is not None:
-            return life.start_warm_s
         return self._world.cold_start_s(next(self._cold_starts)) if life is None else life.start_cold_s
 
     async def close(self) -> None:

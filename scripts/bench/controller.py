@@ -16,6 +16,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from random import Random
 
 from agentrl.config.schema import JobConfig
 from agentrl.controller.collector import Collector
@@ -31,7 +32,9 @@ from agentrl.observe.events import Observers
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.config import AgentConfig, ToolFormat
 from agentrl.rollout.episode import EpisodeRunner
+from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Image, SandboxSpec
+from agentrl.sandbox.warm_pool import WarmPool
 from agentrl.simulation.instant import InstantEngine, InstantProvider
 from agentrl.simulation.toy_chat import toy_chat
 from agentrl.tasks.task import Task
@@ -56,11 +59,12 @@ async def collect(folder: Path, num_groups: int) -> float:
     tests.mkdir(parents=True)
     (tests / "test.sh").write_text("true\n")
     task = Task(name="t", folder=tests.parent, instruction="do it", spec=SandboxSpec(image=Image()))
+    sandboxes = WarmPool(InstantProvider(output=b"note 1 2\n"), SandboxConfig(), entropy=Random(0))
     runner = EpisodeRunner(
         agent=agent,
         chat=chat,
         sampler=fleet,
-        provider=InstantProvider(output=b"note 1 2\n"),
+        provider=sandboxes,
         recorder=LedgerRecords(ledger, progress),
         active_time=active_time,
     )
@@ -74,15 +78,18 @@ async def collect(folder: Path, num_groups: int) -> float:
         next_seq=0,
         fleet=fleet,
         runner=runner,
+        sandboxes=sandboxes,
         ledger=ledger,
         observer=Observers(),
     )
     collecting = asyncio.create_task(collector.run())
+    pooling = asyncio.create_task(sandboxes.run())
     began = time.process_time()
     collector.collect_for(1)
     await collector.wait_complete()
     spent = time.process_time() - began
     collecting.cancel()
+    pooling.cancel()
     ledger.close()
     return spent
 
