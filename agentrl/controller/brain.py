@@ -33,6 +33,7 @@ from agentrl.ledger.accounts import Accounts
 from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import Event, Observer, Observers
 from agentrl.rollout.active_time import ActiveTime
+from agentrl.rollout.branch import Branch, Origin
 from agentrl.rollout.episode import ChatFormat, EpisodeRunner
 from agentrl.sandbox.provider import SandboxProvider
 from agentrl.sandbox.warm_pool import WarmPool
@@ -132,8 +133,12 @@ def assemble(
     engines: Engines,
     entropy: Random,
     places: Places | None = None,
+    origin: Origin | None = None,
 ) -> Brain:
-    """Recover the run from its ledger. `start_weights` are those of version 0; `entropy` names batches."""
+    """Recover the run from its ledger. `start_weights` are those of version 0; `entropy` names batches.
+
+    With an `origin` the training episodes of its task begin there.
+    """
     watchdog = Watchdog(stall_timeout_s=config.schedule.stall_timeout_s)
     late = _Late()
     observer = Observers(watchdog, late, observer)
@@ -166,6 +171,7 @@ def assemble(
         recorder=LedgerRecords(ledger, progress),
         active_time=active_time,
         snapshot_every_turns=config.sandbox.snapshot_every_turns,
+        branch=None if origin is None else Branch(origin, config.agent, provider),
     )
     collector = Collector(
         config,

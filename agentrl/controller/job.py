@@ -20,11 +20,12 @@ from agentrl.cluster.local import LocalCluster, end_process
 from agentrl.config.schema import JobConfig
 from agentrl.controller.api import ControllerApi
 from agentrl.controller.brain import assemble
+from agentrl.controller.branching import load_origin, only_its_task
 from agentrl.controller.records import LedgerRecords
 from agentrl.controller.recovery import Recovered
 from agentrl.controller.run_directory import RunDirectory
 from agentrl.controller.supervise import EngineSupervisors, TrainerSupervisor, log_tail
-from agentrl.errors import AgentrlError, LedgerError, ProcessFailed, RunPaused
+from agentrl.errors import AgentrlError, LedgerError, ProcessFailed, RunPaused, UserError
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.model.config import Recipe
@@ -32,9 +33,10 @@ from agentrl.model.prepare import PrepareJob, check_folder
 from agentrl.observe.events import Evaluated, Event, Observer, Observers, Phase, Published, RunStarted
 from agentrl.observe.files import MetricsFile
 from agentrl.rollout.chat import Chat
+from agentrl.sandbox.bubblewrap.images import cache_folder
 from agentrl.sandbox.bubblewrap.provider import BubblewrapProvider
 from agentrl.sandbox.bubblewrap.records import reap
-from agentrl.tasks.dataset import load_dataset
+from agentrl.tasks.dataset import load_dataset, without_builds
 from agentrl.trainer.job import TrainerJob
 
 
@@ -131,9 +133,17 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         stack.push_async_callback(cluster.close, config.cluster.stop_grace_s)
         observer.emit(Phase(phase="preparing", detail="tasks and model"))
         dataset = load_dataset(config.tasks, workspace=run.tasks)
+        origin = load_origin(run, config)
+        if origin is not None:
+            dataset = only_its_task(dataset, origin)
         model = await prepare_weights(run, config, cluster)
         provider = BubblewrapProvider(config.sandbox, state_dir=run.work / "sandboxes")
         stack.push_async_callback(provider.close)
+        if not provider.capabilities.build:
+            dataset = without_builds(dataset)
+        if not provider.capabilities.snapshot and (origin is not None or config.sandbox.snapshot_every_turns):
+            what = "tasks.branch_from" if origin is not None else "sandbox.snapshot_every_turns"
+            raise UserError(f"{what}: this machine makes no snapshots", hint="`agentrl doctor` says why")
         engines = EngineSupervisors(config, run=run, cluster=cluster, observer=observer)
         brain = assemble(
             config,
@@ -145,6 +155,7 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
             provider=provider,
             engines=engines,
             entropy=SystemRandom(),
+            origin=origin,
         )
         observer.emit(_run_started(run, config, brain.recovered))
         observer.emit(Phase(phase="starting", detail="engines and trainer"))
@@ -158,7 +169,7 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
 def clean_up(run: RunDirectory, reader: LedgerReader) -> list[str]:
     """End what an earlier controller of this run left over. Returns the roles of processes that were still there."""
     left = [row.role for row in reader.processes() if end_process(row.pid, row.start_ticks)]
-    reap(run.work / "sandboxes")
+    reap(run.work / "sandboxes", cache_folder(run.load_config().sandbox.cache_dir))
     return left
 
 

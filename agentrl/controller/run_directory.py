@@ -40,6 +40,8 @@ class RunDirectory:
         self.weights = self.path / "weights"
         self.model = self.path / "model"
         self.tasks = self.path / "tasks"
+        self.branch = self.path / "branch.json"
+        """Where its episodes begin, with tasks.branch_from."""
         self.work = self.path / "work"
         """Job files, ready files and the sandboxes' state: meaningless once the run has ended."""
         self.summary_json = self.path / "summary.json"

@@ -60,6 +60,8 @@ class Turn:
     suspended_s: float
     num_sampled: int
     """Tokens of the message."""
+    num_tokens: int
+    """Of message and observation, and in turn 0 of the prompt."""
 
 
 _STORY = """
@@ -75,7 +77,7 @@ _STORY_FIELDS = (
 )
 _TURN_FIELDS = (
     *("turn", "began_at", "ended_at", "message", "command", "timeout_s", "exit_code", "result", "observation"),
-    *("generation_s", "tool_s", "suspended_s", "num_sampled"),
+    *("generation_s", "tool_s", "suspended_s", "num_sampled", "num_tokens"),
 )
 
 
@@ -115,8 +117,9 @@ class Stories:
 
     def turns(self, episode: str) -> list[Turn]:
         """Finished turns, in order."""
-        columns = ", ".join(_TURN_FIELDS)
-        rows = self._db.execute(f"SELECT {columns} FROM turns WHERE episode = ? ORDER BY turn", (episode,))
+        columns = ", ".join(_TURN_FIELDS[:-1])
+        tokens = "num_sampled + num_prompt + num_observed"
+        rows = self._db.execute(f"SELECT {columns}, {tokens} FROM turns WHERE episode = ? ORDER BY turn", (episode,))
         found = [dict(zip(_TURN_FIELDS, row, strict=True)) for row in rows]
         return [Turn(**{**row, "result": json.loads(row["result"]) if row["result"] else None}) for row in found]
 

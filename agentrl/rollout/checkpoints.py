@@ -26,6 +26,8 @@ class Checkpoint:
     """An episode after a turn."""
 
     turns: Sequence[TurnRecord]
+    """Those that the next attempt's record begins with; none of them where it begins in another episode."""
+    num_turns: int
     builder: TrajectoryBuilder
     """A copy: nothing is appended to it."""
     closed: bool

@@ -16,6 +16,7 @@ from agentrl.clock import monotonic, wall
 from agentrl.errors import EngineError, EngineRequestError, ImageError, SandboxError
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
+from agentrl.rollout.branch import Branch, own_snapshot
 from agentrl.rollout.chat import Message
 from agentrl.rollout.checkpoints import Checkpoint, Checkpoints
 from agentrl.rollout.config import AgentConfig
@@ -28,7 +29,7 @@ from agentrl.rollout.trajectory import TrajectoryBuilder
 from agentrl.rollout.verdict import Cause, Verdict, decide, reward
 from agentrl.rollout.watched import WatchedSandbox
 from agentrl.sandbox.death import Death
-from agentrl.sandbox.provider import ExecResult, Sandbox, SandboxProvider
+from agentrl.sandbox.provider import ExecResult, Sandbox, SandboxProvider, SandboxSpec
 from agentrl.tasks.rewards import together
 from agentrl.tasks.task import Step, Task, Verification
 from agentrl.tasks.verifier import not_started, prepare_step
@@ -136,8 +137,10 @@ class EpisodeRunner:
         recorder: Recorder,
         active_time: ActiveTime,
         snapshot_every_turns: int = 0,
+        branch: Branch | None = None,
     ) -> None:
-        """`snapshot_every_turns`: see `SandboxConfig`; without effect where the provider makes no snapshots."""
+        """`snapshot_every_turns`: see `SandboxConfig`; without effect where the provider makes no snapshots. With a
+        `branch`, training episodes of its task begin there."""
         self._agent = agent
         self._chat = chat
         self._sampler = sampler
@@ -146,6 +149,7 @@ class EpisodeRunner:
         self._active_time = active_time
         self._snapshot_every = snapshot_every_turns if provider.capabilities.snapshot else 0
         self._checkpoints = Checkpoints()
+        self._branch = branch
 
     async def run(self, spec: EpisodeSpec) -> EpisodeResult:
         """Act, verify, decide. Failures of sandbox or engine become a verdict; cancellation closes the sandbox."""
@@ -184,14 +188,23 @@ class EpisodeRunner:
         checkpoint = self._checkpoints.take(attempt.spec.episode)
         if checkpoint is not None:
             try:
-                sandbox = await self._provider.create(sandbox_spec, snapshot=checkpoint.snapshot)
+                return await self._from(checkpoint, attempt, sandbox_spec)
             except SandboxError as error:  # it went with its provider's supervisor
-                log.warning("%s starts again from nothing: %s", attempt.spec.episode, error)
+                log.warning("%s starts again from the beginning: %s", attempt.spec.episode, error)
                 await checkpoint.snapshot.release()
-            else:
-                attempt.checkpoint = checkpoint
-                return sandbox
-        return await self._provider.create(sandbox_spec)
+        branch = self._branch
+        if branch is None or attempt.spec.greedy or not branch.concerns(attempt.spec.task):
+            return await self._provider.create(sandbox_spec)
+        try:
+            return await self._from(await branch.checkpoint(attempt.spec.task), attempt, sandbox_spec)
+        except SandboxError:
+            branch.forget()
+            raise
+
+    async def _from(self, checkpoint: Checkpoint, attempt: _Attempt, spec: SandboxSpec) -> Sandbox:
+        sandbox = await self._provider.create(spec, snapshot=own_snapshot(checkpoint.snapshot))
+        attempt.checkpoint = checkpoint
+        return sandbox
 
     async def _checkpoint(self, attempt: _Attempt, watched: WatchedSandbox) -> None:
         """Every so many turns: keep where the episode is. Raises SandboxError."""
@@ -201,6 +214,7 @@ class EpisodeRunner:
         await attempt.release()
         attempt.checkpoint = Checkpoint(
             turns=tuple(attempt.turns),
+            num_turns=attempt.num_turns,
             builder=attempt.builder.copy(),
             closed=attempt.closed,
             active_s=self._active_now(attempt) - attempt.started,
@@ -413,7 +427,7 @@ class _Attempt:
             return
         self.turns = [replace(record, episode=self.spec.episode) for record in self.checkpoint.turns]
         self.builder, self.closed = self.checkpoint.builder.copy(), self.checkpoint.closed
-        self.num_turns = self.resumed_turns = len(self.turns)
+        self.num_turns = self.resumed_turns = self.checkpoint.num_turns
         self.started -= self.checkpoint.active_s
         self.began -= self.checkpoint.active_s
         self.generation_s = sum(record.generation_s for record in self.turns)

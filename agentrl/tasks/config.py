@@ -31,6 +31,10 @@ class TasksConfig:
     """Take tasks that may use a network too, and give them none; off: they are left out, with the reason. Check them
     first: `agentrl tasks check` says which score without. Only with family none."""
 
+    branch_from: Text | None = None
+    """EPISODE@TURN, or RUN/EPISODE@TURN: every training episode begins where that one was after so many turns, with its
+    tokens as context and a fork of its state; only its task trains. null: episodes begin with their task."""
+
     include: list[str] = field(default_factory=lambda: ["*"])
     """Shell patterns; tasks whose name matches any of them are used."""
 

@@ -42,6 +42,18 @@ def load_dataset(config: TasksConfig, *, workspace: Path) -> Dataset:
         raise UserError(error.message, hint=error.hint) from error
 
 
+def without_builds(dataset: Dataset) -> Dataset:
+    """Without the tasks whose image has to be built, for providers that cannot. Raises UserError if none is left."""
+    reason = "its image has to be built, which the sandboxes of this machine cannot (`agentrl doctor` says why)"
+    skipped = [Skipped(task.folder, reason) for task in (*dataset.train, *dataset.heldout) if task.spec.image.steps]
+    train, heldout = (
+        tuple(task for task in tasks if not task.spec.image.steps) for tasks in (dataset.train, dataset.heldout)
+    )
+    if not train:
+        raise UserError(f"tasks: none can run here: {reason}")
+    return Dataset(train, heldout, (*dataset.skipped, *skipped))
+
+
 def _load_family(config: TasksConfig, workspace: Path) -> Dataset:
     if config.path is not None:
         raise UserError(f"tasks.path is set, and so is tasks.family {config.family.value}", hint="leave one out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli.main import app
 from agentrl.config.schema import JobConfig
+from agentrl.controller.branching import load_origin, only_its_task
 from agentrl.controller.collector import evidence_json
 from agentrl.controller.records import LedgerRecords
 from agentrl.controller.run_directory import RunDirectory
@@ -20,16 +22,19 @@ from agentrl.errors import UserError
 from agentrl.ledger.ledger import Ledger
 from agentrl.model.config import ModelConfig
 from agentrl.rollout.active_time import ActiveTime
+from agentrl.rollout.branch import Branch
 from agentrl.rollout.config import AgentConfig, ToolFormat
 from agentrl.rollout.episode import EpisodeRunner, EpisodeSpec
+from agentrl.rollout.verdict import Verdict
 from agentrl.tasks.config import TasksConfig
+from agentrl.tasks.dataset import Dataset
 from agentrl.tasks.folders import load_task
 from agentrl.trainer.score import score
 from agentrl.wire import Trajectory
 from tests.fixtures.sandboxes import SMALL, bubblewrap
 from tests.fixtures.task_folders import make_task
 from tests.fixtures.tiny_model import make_tiny_model
-from tests.integration.test_evidence import JUDGE, Alphabet, Script
+from tests.integration.test_evidence import JUDGE, Alphabet, Records, Script
 
 AGENT = AgentConfig(format=ToolFormat.line, max_turns=6, max_turn_tokens=2000, max_episode_tokens=20000)
 EPISODES = {
@@ -181,3 +186,52 @@ def test_tokens_are_scored_under_another_version(runs: Path, tmp_path: Path) -> 
     assert found["max_difference"] < 1e-5 and found["k3"] < 1e-9
     with pytest.raises(UserError, match="version 7 is not kept"):
         run("replay", "g000000.m002.a00", "--policy", "7", "--runs-dir", str(runs))
+
+
+async def test_a_hard_state_becomes_a_group_of_its_own(runs: Path, tmp_path: Path) -> None:
+    """Both members begin where the episode was after two turns: `answer` holds 41, and the tokens are context."""
+    config = RunDirectory(runs / "job").load_config()
+    branched = replace(config, tasks=replace(config.tasks, branch_from="job/g000000.m000.a00@2"))
+    branched = replace(branched, cluster=replace(config.cluster, runs_dir=str(runs)))
+    directory = RunDirectory.create(runs, "branch", "branch", "", branched)
+    origin = load_origin(directory, branched)
+    assert origin is not None and [turn.command for turn in origin.turns] == EPISODES["g000000.m000.a00"][:2]
+    assert load_origin(directory, replace(branched, cluster=config.cluster)) == origin
+    task = load_task(tmp_path / "tasks" / "answer")
+    assert [one.name for one in only_its_task(Dataset((task,), ()), origin).train] == ["answer"]
+    results = []
+    async with bubblewrap(tmp_path / "branch-state") as provider:
+        branch = Branch(origin, AGENT, provider)
+        for member, command in enumerate(("[ $(cat answer) = 41 ] && echo 42 > answer", "rm answer")):
+            runner = EpisodeRunner(
+                agent=AGENT,
+                chat=Alphabet(),
+                sampler=Script(command),
+                provider=provider,
+                recorder=Records(),
+                active_time=ActiveTime(),
+                branch=branch,
+            )
+            spec = EpisodeSpec(episode=f"g000000.m00{member}.a00", group="g000000", task=task, seed=0)
+            results.append(await runner.run(spec))
+    assert [result.verdict for result in results] == [Verdict.SUCCESS, Verdict.MODEL_FAILURE]
+    trajectory = results[0].trajectory
+    assert trajectory is not None and trajectory.ids_array()[: len(origin.ids)].tolist() == origin.ids
+    assert not trajectory.mask_array()[: len(origin.ids)].any() and trajectory.num_turns == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("g000000.m000.a00", "not of the form"),
+        ("job/g000000.m000.a00@5", "it has 5 turns"),
+        ("job/g000009.m000.a00@1", "no episode"),
+        ("none/g000000.m000.a00@1", "no run 'none'"),
+    ],
+)
+def test_a_branch_that_cannot_be_is_one_line(runs: Path, text: str, problem: str) -> None:
+    config = RunDirectory(runs / "job").load_config()
+    config = replace(config, tasks=replace(config.tasks, branch_from=text))
+    config = replace(config, cluster=replace(config.cluster, runs_dir=str(runs)))
+    with pytest.raises(UserError, match=problem):
+        load_origin(RunDirectory(runs / "other"), config)
