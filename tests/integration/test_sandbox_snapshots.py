@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -141,6 +142,44 @@ async def test_space_is_freed_with_the_last_who_stands_on_it(
     assert len(disks(tmp_path / "state")) == 3
     await third.close()
     assert disks(tmp_path / "state") == []
+
+
+async def test_snapshots_that_are_cancelled_or_overtaken_by_the_end_leave_nothing(
+    provider: BubblewrapProvider, tmp_path: Path
+) -> None:
+    for delay_ms in range(0, 20, 2):
+        cancelled, closed = [await provider.create(SPEC) for _ in range(2)]
+        busy = asyncio.create_task(closed.exec("head -c 5M /dev/zero > big; sleep 60", timeout_s=60))
+        asked = [asyncio.create_task(sandbox.snapshot()) for sandbox in (cancelled, closed)]
+        await asyncio.wait(asked, timeout=delay_ms / 1000)
+        asked[0].cancel()
+        await closed.close()
+        for made in await asyncio.gather(*asked, return_exceptions=True):
+            if not isinstance(made, BaseException):
+                await made.release()
+        assert (await cancelled.exec("echo here", timeout_s=20)).stdout == b"here\n"
+        await cancelled.close()
+        await asyncio.gather(busy, return_exceptions=True)
+
+    async def all_is_free() -> bool:
+        return disks(tmp_path / "state") == []
+
+    await until(all_is_free)
+
+
+async def test_commands_files_and_freezes_wait_for_a_snapshot(provider: BubblewrapProvider, sandbox: Sandbox) -> None:
+    taken = asyncio.create_task(sandbox.snapshot())
+    after = [asyncio.create_task(sandbox.write(f"/app/{number}", b"x")) for number in range(20)]
+    after += [asyncio.create_task(sandbox.exec(f"echo {number} >> log", timeout_s=20)) for number in range(5)]
+    frozen = asyncio.create_task(sandbox.freeze())
+    forked = await fork(provider, await taken)
+    await frozen
+    await sandbox.thaw()
+    await asyncio.gather(*after)
+    assert await output(sandbox, "ls | wc -l; wc -l < log") == "21\n5\n"
+    assert await output(forked, "ls") == ""
+    with pytest.raises(SandboxError, match="sealed already"):
+        await asyncio.gather(*(sandbox.snapshot() for _ in range(2)))
 
 
 async def test_a_snapshot_dies_with_its_supervisor(

@@ -56,13 +56,15 @@ def remove_remains(path: Path) -> list[str]:
     return []
 
 
-def reap(state_dir: Path) -> list[str]:
+def reap(state_dir: Path, cache: Path | None = None) -> list[str]:
     """Remove what owners that are gone left behind. Returns what could not be removed. Safe beside running owners.
+
+    `cache` is where images are built, None the user's own; records name further ones.
 
     Sandboxes die with their supervisor, and it with its owner, and with it goes what it mounted. What can be left are
     empty control groups, and an image that was being built.
     """
-    sweep(cache_folder(None))
+    sweep(cache or cache_folder(None))
     left = [base for base in _stale_groups() if not remove_base(base)]
     for path in sorted(state_dir.glob(f"{_PREFIX}*.json")):
         record = _read(path)

@@ -241,7 +241,11 @@ class BubblewrapSandbox:
     async def snapshot(self) -> BubblewrapSnapshot:
         """See `Sandbox.snapshot`."""
         name = f"{self._id}@{next(self._snapshots)}"
-        header, _ = await self._ask("snapshot", within_s=SNAPSHOT_TIMEOUT_S, snapshot=name)
+        try:
+            header, _ = await self._ask("snapshot", within_s=SNAPSHOT_TIMEOUT_S, snapshot=name)
+        except BaseException:
+            await asyncio.shield(BubblewrapSnapshot(self._link, name, 0).release())
+            raise
         return BubblewrapSnapshot(self._link, name, header["leftover_processes"])
 
     async def export(self, target: Path) -> None:

@@ -93,8 +93,6 @@ class Box:
         self._frozen = False
         self._outer_gone = False
         self.root = root
-        self.helper = 0
-        """Pid of a process that works on its files, or 0."""
         self._held: list[tuple[frames.Header, bytes]] | None = None
         """Requests that wait until its files are sealed; None while none have to."""
         self._counted: Callable[[int], None] | None = None
@@ -108,9 +106,9 @@ class Box:
         self._lifetime = Lifetime(reactor, lifetime_s, lambda: self.kill(old, Death.EXPIRED))
 
     @property
-    def children(self) -> tuple[int, int, int]:
+    def children(self) -> tuple[int, int]:
         """Pids that it waits for itself; 0 for none."""
-        return self._launched.pid, self._door_pid, self.helper
+        return self._launched.pid, self._door_pid
 
     @property
     def pidfd(self) -> int:
@@ -172,10 +170,13 @@ class Box:
             self._stands_still = then
             self.notify({"id": _STILL, "op": "stop_all", "frozen": True})
 
+    def waits(self, request_id: int) -> bool:
+        """Whether a request has no answer yet; the sandbox's end is one."""
+        return request_id in self._pending
+
     def answer(self, request_id: int, reply: frames.Header, *, first: Callable[[], None] = lambda: None) -> bool:
         """Let requests in again and answer the one that held them, after `first`. False if the sandbox has ended."""
-        self.helper = 0
-        if request_id not in self._pending:
+        if not self.waits(request_id):
             return False
         first()
         self._let_in()

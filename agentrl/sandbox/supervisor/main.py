@@ -42,8 +42,8 @@ class Server:
         self._ids, self._stage = ids, stage
         self._boxes: dict[str, Box] = {}
         self._snapshots: dict[str, Stack] = {}
-        self._helpers: set[int] = set()
-        """Pids of processes that work for no sandbox."""
+        self._unwanted: set[str] = set()
+        """Snapshots that were released before they were there: whoever asked for them has gone."""
         self._lost: dict[str, tuple[str, Death | None]] = {}
         """Why and how sandboxes ended that their owner has not closed yet."""
         self._hierarchies = create_base(base_name) if base_name else Hierarchies(0)
@@ -153,7 +153,11 @@ class Server:
         return Root(self._stage, below, size_bytes=wanted["disk_bytes"], writable_system=wanted["writable_system"])
 
     def _keep(self, name: str, stack: Stack) -> None:
-        self._snapshots[name] = stack
+        if name in self._unwanted:
+            self._unwanted.remove(name)
+            stack.leave()
+        else:
+            self._snapshots[name] = stack
 
     def _discard(self, header: frames.Header) -> None:
         """Remove a folder of the host with files that may belong to the sandboxes' users."""
@@ -161,15 +165,15 @@ class Server:
         def ended(problem: str | None) -> None:
             error = {} if problem is None else {"error": problem, "kind": "SandboxError", "errno": None}
             self._connection.send({"id": header["id"], **error})
-            self._helpers.discard(helper.pid)
 
-        helper = Helper(self._reactor, lambda: remove(header["folder"]), ended)
-        self._helpers.add(helper.pid)
+        Helper(self._reactor, lambda: remove(header["folder"]), ended)
 
     def _release(self, header: frames.Header) -> None:
         stack = self._snapshots.pop(header["snapshot"], None)
         if stack is not None:
             stack.leave()
+        else:
+            self._unwanted.add(header["snapshot"])
         self._connection.send({"id": header["id"]})
 
     def _close(self, name: str, header: frames.Header) -> None:
@@ -181,7 +185,7 @@ class Server:
             self._connection.send({"id": header["id"], "problem": None})
 
     def _reap(self) -> None:
-        reap_orphans({pid for box in self._boxes.values() for pid in box.children} | self._helpers)
+        reap_orphans({pid for box in self._boxes.values() for pid in box.children} | Helper.running)
 
     def _gone(self, name: str) -> None:
         box = self._boxes.pop(name)

@@ -30,12 +30,14 @@ def take_snapshot(reactor: Reactor, box: Box, request_id: int, keep: Keep) -> No
         swap, done = root.exchange(box.first_pid, box.pidfd)
 
         def ended(problem: str | None) -> None:
+            if not box.waits(request_id):
+                return  # the sandbox ended meanwhile, and its root is closed
             if problem is None:
                 _finish(box, request_id, done(), 0, keep)
             else:
                 box.fail(request_id, f"its files could not be sealed: {problem}")
 
-        box.helper = Helper(reactor, swap, ended).pid
+        Helper(reactor, swap, ended)
 
     def _copy(living: int) -> None:
         def still() -> None:
@@ -48,7 +50,7 @@ def take_snapshot(reactor: Reactor, box: Box, request_id: int, keep: Keep) -> No
                 else:
                     box.fail(request_id, f"its files could not be copied: {problem}")
 
-            box.helper = Helper(reactor, copy, ended).pid
+            Helper(reactor, copy, ended)
 
         box.stand_still(lambda: _guarded(box, request_id, still))
 
@@ -68,7 +70,7 @@ def export(reactor: Reactor, box: Box, request_id: int, target: str) -> None:
             else:
                 box.fail(request_id, f"its files could not be copied: {problem}")
 
-        box.helper = Helper(reactor, root.export(target), ended).pid
+        Helper(reactor, root.export(target), ended)
 
     box.hold(request_id, lambda living: _guarded(box, request_id, begin))
 
