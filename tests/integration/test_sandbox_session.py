@@ -183,7 +183,10 @@ async def test_an_agent_acts_in_a_session_if_it_is_told_to(sandbox: Sandbox) -> 
 
 
 async def test_a_flood_of_the_private_descriptor_holds_nothing_up(session: Session, sandbox: Sandbox) -> None:
-    result = await run(session, f"x=1; yes >&{HANDOFF_OUT} 2>/dev/null & disown; exit 4")
-    assert (result.exit_code, result.timed_out) == (4, False)
-    assert await sandbox.probe()
-    assert (await run(session, "echo alive")).stdout == b"alive\n"
+    await out(session, "x=kept; big=$(head -c 300000 /dev/zero | tr '\\0' \"'\")")
+    for before in ("", "exec true; ", "sleep 0.01; "):
+        result = await run(session, f"x=lost; yes >&{HANDOFF_OUT} 2>/dev/null & {before}exit 4")
+        assert (result.exit_code in (0, 4), result.timed_out) == (True, False)
+        assert await sandbox.probe()
+        after = await run(session, "echo $x ${#big} alive")
+        assert after.stdout == (b"kept" if result.shell_reset else b"lost") + b" 300000 alive\n"

@@ -22,7 +22,8 @@ Run = Callable[[list[str], dict[str, str], bytes, float, int | None], Awaitable[
 what the command handed off."""
 
 _NUM_FIELDS = 3
-"""Folder, options, everything else; each ends with a zero byte, which no text of bash contains."""
+"""Folder, options, everything else; each ends with a zero byte, which no text of bash contains. A shell leaves the
+length of the last before it."""
 
 _OF_THE_SHELL = (
     *("__agentrl_*", "BASH", "BASHOPTS", "BASHPID", "BASH_ALIASES", "BASH_ARGC", "BASH_ARGV", "BASH_ARGV0"),
@@ -34,8 +35,23 @@ _OF_THE_SHELL = (
 """Variables that every shell makes itself; giving them a value would break them."""
 
 # In a subshell, so that it changes nothing; `|| :` keeps `set -e` from turning a failure here into the exit code.
-# Options come first, as they are, and are taken over last; functions after variables, for one may be named `declare`;
-# aliases after functions. Names are split by IFS, so that is saved before it is set.
+# Options are told outside of `$(...)`, which clears some; they are taken over last. Functions come after variables, for
+# one may be named `declare`; aliases after functions. Names are split by IFS, so that is saved before it is set. The
+# state's length in bytes tells whether something else wrote in between.
+_DUMP = "; ".join(
+    (
+        r"builtin printf 'shopt -s extglob\n'",
+        "builtin set +eux",
+        "builtin shopt -s extglob",
+        "builtin declare -p IFS",
+        r"IFS=$'\n'",
+        f"builtin declare -p $(builtin compgen -v -X '@({'|'.join(_OF_THE_SHELL)}|IFS)')",
+        "builtin declare -f",
+        "builtin declare -Fx",
+        "builtin alias -p",
+        "builtin umask -p",
+    )
+)
 _SAVE = (
     "{ ( "
     + "; ".join(
@@ -43,17 +59,9 @@ _SAVE = (
             r"""builtin printf '%s\0' "$PWD" """,
             "builtin shopt -p",
             "builtin set +o",
-            r"builtin printf '\0shopt -s extglob\n'",
-            "builtin set +eux",
-            "builtin shopt -s extglob",
-            "builtin declare -p IFS",
-            r"IFS=$'\n'",
-            f"builtin declare -p $(builtin compgen -v -X '@({'|'.join(_OF_THE_SHELL)}|IFS)')",
-            "builtin declare -f",
-            "builtin declare -Fx",
-            "builtin alias -p",
-            "builtin umask -p",
-            r"builtin printf '\0'",
+            f"__agentrl_state=$({_DUMP})",
+            "LC_ALL=C",
+            r"""builtin printf '\0%d\0%s\0' "${#__agentrl_state}" "$__agentrl_state" """,
         )
     )
     + f" ); }} 2>/dev/null >&{HANDOFF_OUT} || :"
@@ -114,9 +122,13 @@ class BubblewrapSession:
 def _first_state(handoff: bytes) -> bytes | None:
     """The state that a shell left, None if it did not come to that. A shell that ends by itself may say it twice.
 
-    Where something else wrote to the descriptor as well, folder or options tell: neither is then taken over.
+    Where something else wrote to the descriptor as well, the fields tell, and nothing is taken over.
     """
-    *fields, _ = handoff.split(b"\0", _NUM_FIELDS)
-    if len(fields) != _NUM_FIELDS or not _FOLDER.fullmatch(fields[0]) or not _OPTIONS.fullmatch(fields[1]):
+    fields = handoff.split(b"\0", _NUM_FIELDS + 1)
+    if len(fields) != _NUM_FIELDS + 2:
         return None
-    return b"".join(field + b"\0" for field in fields)
+    folder, options, size, state, _ = fields
+    whole = size.isdigit() and int(size) == len(state)
+    if not whole or not _FOLDER.fullmatch(folder) or not _OPTIONS.fullmatch(options):
+        return None
+    return b"\0".join((folder, options, state, b""))
