@@ -17,7 +17,7 @@ from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.simulation.config import Hardware, Workload
-from agentrl.simulation.loop import simulate
+from agentrl.simulation.loop import START_S, simulate
 from agentrl.simulation.run import Scenario, build, reference_config
 from agentrl.trainer.config import TrainerConfig
 
@@ -115,7 +115,7 @@ def scaled(workload: Workload, hardware: Hardware, *, by: int) -> tuple[Workload
 
 
 def _figures(mode: str, reader: LedgerReader) -> BalanceFigures:
-    ends = [step.applied_at for step in reader.steps() if step.applied_at is not None]
+    ends = [step.applied_at - START_S for step in reader.steps() if step.applied_at is not None]
     counted = min(WARM_UP_STEPS, len(ends) - 1)
     decisions = read_balance(reader)
     return BalanceFigures(
