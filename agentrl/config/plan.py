@@ -27,6 +27,7 @@ _DEADLINES = {
     "agent.turn_timeout_s": "the episode is graded",
     "agent.episode_timeout_s": "the episode is graded",
     "sandbox.start_timeout_s": "infrastructure failure",
+    "sandbox.build_timeout_s": "a step of an image fails",
     "sandbox.lifetime_s": "the sandbox is closed",
     "inference.request_timeout_s": "the engine counts as broken",
     "inference.startup_timeout_s": "the engine is restarted",

@@ -1,22 +1,39 @@
-"""Small pieces of the supervisor that need no sandbox."""
+"""Whom a timeout kills: what its command started, whatever number that has, and nothing that was there before."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import resource
-
-from agentrl.sandbox.supervisor.processes import is_readable
+from agentrl.sandbox.supervisor.command import Process, Seen, newcomers
 
 
-def test_descriptors_of_any_number_are_looked_at() -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
-    reading, writing = os.pipe()
-    high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1500)
-    assert high >= 1500 and not is_readable(high)
-    os.write(writing, b"x")
-    assert is_readable(high)
-    for fd in (reading, writing, high):
-        os.close(fd)
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+def seen(pid: int, parent: int, *, started: int = 0, state: str = "S") -> Seen:
+    return Seen(Process(pid, started or pid), state, parent)
+
+
+def pids(found: list[Seen]) -> list[int]:
+    return [one.process.pid for one in found]
+
+
+DAEMON = seen(5, 1)
+EARLIER = frozenset({DAEMON.process})
+
+
+def test_children_of_a_command_also_those_that_left_it() -> None:
+    now = [DAEMON, seen(9, 0), seen(10, 9), seen(11, 1)]
+    assert pids(newcomers(now, EARLIER)) == [9, 10, 11]
+
+
+def test_what_was_there_before_and_what_that_started_meanwhile_is_spared() -> None:
+    now = [DAEMON, seen(12, 5), seen(13, 12), seen(14, 1)]
+    assert pids(newcomers(now, EARLIER)) == [14]
+
+
+def test_a_number_that_is_given_out_again_is_another_process() -> None:
+    again = seen(5, 9, started=700)
+    now = [again, seen(9, 0), seen(15, 5)]
+    assert pids(newcomers(now, EARLIER)) == [5, 9, 15]
+
+
+def test_parents_that_are_not_seen_or_go_in_a_circle_end_the_search() -> None:
+    assert pids(newcomers([seen(20, 99)], EARLIER)) == [20]
+    assert pids(newcomers([seen(20, 21), seen(21, 20)], EARLIER)) == [20, 21]
+    assert newcomers([], EARLIER) == []
