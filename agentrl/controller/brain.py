@@ -171,6 +171,7 @@ def assemble(
         recorder=LedgerRecords(ledger, progress),
         active_time=active_time,
         snapshot_every_turns=config.sandbox.snapshot_every_turns,
+        fork_groups=config.sandbox.fork_groups,
         branch=None if origin is None else Branch(origin, config.agent, provider),
     )
     collector = Collector(

@@ -141,9 +141,7 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         stack.push_async_callback(provider.close)
         if not provider.capabilities.build:
             dataset = without_builds(dataset)
-        if not provider.capabilities.snapshot and (origin is not None or config.sandbox.snapshot_every_turns):
-            what = "tasks.branch_from" if origin is not None else "sandbox.snapshot_every_turns"
-            raise UserError(f"{what}: this machine makes no snapshots", hint="`agentrl doctor` says why")
+        _check_snapshots(config, provider)
         engines = EngineSupervisors(config, run=run, cluster=cluster, observer=observer)
         brain = assemble(
             config,
@@ -164,6 +162,18 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         stack.push_async_callback(api.close)
         job = _trainer_job(run, config, ledger.epoch, model, api.url)
         await brain.run(TrainerSupervisor(job, run=run, cluster=cluster, desk=brain.desk, observer=observer))
+
+
+def _check_snapshots(config: JobConfig, provider: BubblewrapProvider) -> None:
+    """Raises UserError for a setting that needs snapshots, where this machine makes none."""
+    wanted = {
+        "tasks.branch_from": config.tasks.branch_from is not None,
+        "sandbox.snapshot_every_turns": config.sandbox.snapshot_every_turns > 0,
+        "sandbox.fork_groups": config.sandbox.fork_groups,
+    }
+    asking = [name for name, asked in wanted.items() if asked]
+    if asking and not provider.capabilities.snapshot:
+        raise UserError(f"{asking[0]}: this machine makes no snapshots", hint="`agentrl doctor` says why")
 
 
 def clean_up(run: RunDirectory, reader: LedgerReader) -> list[str]:

@@ -21,6 +21,7 @@ from agentrl.rollout.chat import Message
 from agentrl.rollout.checkpoints import Checkpoint, Checkpoints
 from agentrl.rollout.config import AgentConfig
 from agentrl.rollout.evidence import End, Evidence, Times
+from agentrl.rollout.forks import GroupForks
 from agentrl.rollout.grading import Grading, close, grade, scores
 from agentrl.rollout.hold import Hold
 from agentrl.rollout.observation import observe
@@ -137,10 +138,11 @@ class EpisodeRunner:
         recorder: Recorder,
         active_time: ActiveTime,
         snapshot_every_turns: int = 0,
+        fork_groups: bool = False,
         branch: Branch | None = None,
     ) -> None:
-        """`snapshot_every_turns`: see `SandboxConfig`; without effect where the provider makes no snapshots. With a
-        `branch`, training episodes of its task begin there."""
+        """`snapshot_every_turns`, `fork_groups`: see `SandboxConfig`; without effect where the provider makes no
+        snapshots. With a `branch`, training episodes of its task begin there."""
         self._agent = agent
         self._chat = chat
         self._sampler = sampler
@@ -149,6 +151,7 @@ class EpisodeRunner:
         self._active_time = active_time
         self._snapshot_every = snapshot_every_turns if provider.capabilities.snapshot else 0
         self._checkpoints = Checkpoints()
+        self._forks = GroupForks(provider) if fork_groups and provider.capabilities.snapshot else None
         self._branch = branch
 
     async def run(self, spec: EpisodeSpec) -> EpisodeResult:
@@ -194,7 +197,9 @@ class EpisodeRunner:
                 await checkpoint.snapshot.release()
         branch = self._branch
         if branch is None or attempt.spec.greedy or not branch.concerns(attempt.spec.task):
-            return await self._provider.create(sandbox_spec)
+            if self._forks is None or attempt.spec.greedy:
+                return await self._provider.create(sandbox_spec)
+            return await self._forks.create(attempt.spec.group, sandbox_spec)
         try:
             return await self._from(await branch.checkpoint(attempt.spec.task), attempt, sandbox_spec)
         except SandboxError:

@@ -70,6 +70,10 @@ class SandboxConfig:
     build_disk_mb: Count = 1024
     """What one step of an image may write, in MiB (a sized tmpfs; counts as memory)."""
 
+    fork_groups: bool = False
+    """The members of a group start as forks of its first one's sandbox: what the task's files take to set up is spent
+    once a group. The others wait for the first, and warm sandboxes serve only it."""
+
     snapshot_every_turns: CountOrZero = 0
     """An episode's files are sealed after every so many turns, so that after an infrastructure failure it goes on from
     there. Worth it where turns are dear: each costs tens of milliseconds and keeps what changed. 0: it starts anew."""

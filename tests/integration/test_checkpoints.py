@@ -14,6 +14,7 @@ from agentrl.inference.engine import Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.config import AgentConfig, Shell, ToolFormat
 from agentrl.rollout.episode import EpisodeRunner, EpisodeSpec
+from agentrl.rollout.forks import GroupForks
 from agentrl.rollout.hold import Hold
 from agentrl.rollout.verdict import Cause, Verdict
 from agentrl.tasks.folders import load_task
@@ -82,3 +83,20 @@ async def test_a_killed_episode_goes_on_from_its_last_turn(tmp_path: Path, shell
     assert [record.turn for record in mine] == [0, 1, 2]
     assert again.trajectory is not None
     assert b"".join(record.segment.ids for record in mine) == again.trajectory.ids
+
+
+async def test_the_members_of_a_group_are_forks_of_the_first(tmp_path: Path) -> None:
+    """They begin as it began, and none sees what another does."""
+    task = load_task(make_task(tmp_path / "task", test=JUDGE, dockerfile="FROM x\nWORKDIR /app\n"))
+    async with bubblewrap(tmp_path / "state") as provider:
+        forks = GroupForks(provider)
+        first = await forks.create("g0", replace(task.spec, owner="g0.m0.a0"))
+        await first.exec("echo mine > own", timeout_s=20)
+        second, other = await forks.create("g0", task.spec), await forks.create("g1", task.spec)
+        for sandbox in (second, other):
+            assert await sandbox.read("/app/own") is None
+            assert (await sandbox.exec("pwd", timeout_s=20)).stdout == b"/app\n"
+        assert (await first.exec("cat own", timeout_s=20)).stdout == b"mine\n"
+        await first.close()
+        third = await forks.create("g0", task.spec)
+        assert (await third.exec("echo 1 > x && cat x", timeout_s=20)).stdout == b"1\n"
