@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.sandbox.provider import CommandLimits, Sandbox
-from tests.fixtures.sandboxes import MODES, SMALL, SPEC, bubblewrap
+from tests.fixtures.sandboxes import SMALL, SPEC, bubblewrap
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=["full", "rlimits"])
 async def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sandbox]:
     async with bubblewrap(tmp_path / "state", mode=request.param) as provider:
         yield await provider.create(SPEC)

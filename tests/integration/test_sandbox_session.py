@@ -14,10 +14,10 @@ from agentrl.rollout.config import AgentConfig, Shell
 from agentrl.rollout.watched import WatchedSandbox
 from agentrl.sandbox.provider import ExecResult, Sandbox, Session
 from agentrl.sandbox.supervisor.command import HANDOFF_OUT
-from tests.fixtures.sandboxes import MODES, SPEC, bubblewrap
+from tests.fixtures.sandboxes import SPEC, bubblewrap
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=["full", "one_user"])
 async def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sandbox]:
     async with bubblewrap(tmp_path / "state", mode=request.param) as provider:
         yield await provider.create(SPEC)
