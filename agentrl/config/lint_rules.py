@@ -287,6 +287,17 @@ def warmup_ends(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
         yield _warning("trainer.lr_warmup_steps", message, "lower it")
 
 
+def warm_sandboxes_fit(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """Warm sandboxes are some of the sandboxes, and their lifetime holds for them too while nobody has them."""
+    sandbox = config.sandbox
+    if sandbox.warm_max > sandbox.max_sandboxes:
+        message = f"{sandbox.warm_max} exceeds sandbox.max_sandboxes ({sandbox.max_sandboxes})"
+        yield _error("sandbox.warm_max", message, f"set it to {sandbox.max_sandboxes} or less")
+    if sandbox.warm_max > 0 and sandbox.warm_idle_s >= sandbox.lifetime_s:
+        message = f"{sandbox.warm_idle_s:g} s does not stay below sandbox.lifetime_s ({sandbox.lifetime_s:g} s)"
+        yield _error("sandbox.warm_idle_s", message, "lower it")
+
+
 def disk_below_memory(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
     """A sandbox's disk is a tmpfs that counts as memory: filling a disk as large as the memory ends in an OOM kill
     where the agent should see `no space left`."""
@@ -386,6 +397,7 @@ RULES: tuple[Rule, ...] = (
     swing_engines_exist,
     lag_allows_schedule,
     warmup_ends,
+    warm_sandboxes_fit,
     disk_below_memory,
     cpu_dtype,
     cpus_for_threads,

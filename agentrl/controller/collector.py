@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from dataclasses import asdict
 from typing import Any
 
+from agentrl.clock import monotonic
 from agentrl.config.schema import JobConfig
 from agentrl.controller.admission import LoadFactor, expected_peak, max_live_episodes, room
 from agentrl.controller.breaker import Breaker
@@ -25,7 +27,14 @@ from agentrl.controller.task_order import task_index
 from agentrl.controller.upcoming import upcoming
 from agentrl.errors import ProcessFailed, RunPaused
 from agentrl.ledger.ledger import Ledger
-from agentrl.observe.events import EpisodeCancelled, EpisodeEnded, GroupClosed, Observer
+from agentrl.observe.events import (
+    EpisodeCancelled,
+    EpisodeEnded,
+    GroupClosed,
+    LaunchingChanged,
+    Observer,
+    SandboxesUsed,
+)
 from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec
 from agentrl.rollout.verdict import Verdict
 from agentrl.sandbox.warm_pool import WarmPool
@@ -75,6 +84,8 @@ class Collector:
         self._breaker = Breaker(
             infra_share_limit=config.schedule.infra_share_limit,
             uncertain_share_limit=config.schedule.uncertain_share_limit,
+            pause_s=config.schedule.infra_pause_s,
+            max_pauses=config.schedule.infra_pauses,
         )
         self._step = 0
         self._launching = False
@@ -82,6 +93,8 @@ class Collector:
         self._complete = asyncio.Event()
         self._live: dict[str, asyncio.Task[None]] = {}
         """By episode, until its sandbox is closed."""
+        self._began: dict[str, float] = {}
+        """When those were started."""
         self._running: dict[tuple[str, int], str] = {}
         """Episodes by group and member, until they have ended or were cancelled."""
         fleet.subscribe(self._wake.set)
@@ -146,6 +159,7 @@ class Collector:
     def take(self) -> Selection:
         """The batch of the current step; only when complete."""
         selection = self._pool.take()
+        self._report_sandboxes()
         self._refresh()
         return selection
 
@@ -173,7 +187,8 @@ class Collector:
         return self._pool.last_of_batch < oldest
 
     def _launch(self, group: asyncio.TaskGroup) -> None:
-        slots = self._room()
+        slots, allowed = self._room(), self._breaker.allowed(monotonic())
+        slots = slots if allowed is None else min(slots, allowed)
         while self._launching and slots > 0:
             launches = self._book.launch(slots, self._progress.new)
             for launch in launches:
@@ -262,6 +277,8 @@ class Collector:
         )
         spec = EpisodeSpec(episode=episode, group=launch.group, task=self._tasks[launch.task], seed=self._seed)
         self._progress.start(episode, launch.task)
+        self._breaker.launched()
+        self._began[episode] = monotonic()
         running = self._live[episode] = group.create_task(self._run_episode(spec, launch), name=episode)
         running.add_done_callback(lambda _: self._free(episode))
         self._running[launch.group, launch.member] = episode
@@ -271,6 +288,7 @@ class Collector:
     def _free(self, episode: str) -> None:
         """Its slot; also of a task that was cancelled before it began."""
         self._live.pop(episode, None)
+        self._began.pop(episode, None)
         self._wake.set()
 
     async def _run_episode(self, spec: EpisodeSpec, launch: Launch) -> None:
@@ -280,10 +298,7 @@ class Collector:
             del self._live[spec.episode]
         del self._running[launch.group, launch.member]
         self._record(result)
-        self._breaker.add(result.verdict, result.cause)
-        if tripped := self._breaker.tripped():
-            hint = f"`agentrl episodes RUN --verdict {tripped.verdict}` lists them, `agentrl why EPISODE` tells why"
-            raise RunPaused(tripped.problem, hint=hint)
+        self._judge(result)
         closed = self._book.end(launch.group, launch.member, _outcome(result))
         if closed is not None:
             self._close(closed)
@@ -293,6 +308,35 @@ class Collector:
             )
             raise ProcessFailed(problem, hint=hint)
         self._refresh()
+
+    def _judge(self, result: EpisodeResult) -> None:
+        """Pause launching, or go on. Raises RunPaused."""
+        before = self._breaker.pause
+        self._breaker.add(result.verdict, result.cause, began=self._began[result.spec.episode], now=monotonic())
+        if tripped := self._breaker.tripped():
+            hint = f"`agentrl episodes RUN --verdict {tripped.verdict}` lists them, `agentrl why EPISODE` tells why"
+            raise RunPaused(tripped.problem, hint=hint)
+        pause = self._breaker.pause
+        if pause is before:
+            return
+        if pause is not None:
+            asyncio.get_running_loop().call_later(pause.seconds, self._wake.set)
+        event = LaunchingChanged(paused_s=pause.seconds if pause else None, reason=pause.problem if pause else "")
+        self._ledger.set_meta("launching", json.dumps(asdict(event)))
+        self._observer.emit(event)
+
+    def _report_sandboxes(self) -> None:
+        figures = self._sandboxes.figures()
+        used = SandboxesUsed(
+            **asdict(figures.counts),
+            hit_rate=figures.hit_rate,
+            waste=figures.waste,
+            acquire_p50_s=figures.acquire_p50_s,
+            acquire_p95_s=figures.acquire_p95_s,
+            warm=figures.warm,
+        )
+        self._ledger.set_meta("sandboxes", json.dumps(asdict(used)))
+        self._observer.emit(used)
 
     def _record(self, result: EpisodeResult) -> None:
         reward = result.trajectory.reward if result.trajectory else None
@@ -335,6 +379,7 @@ class Collector:
         """End an episode that nobody needs; its sandbox is closed by its own task."""
         reached = self._progress.end(episode, by_itself=False)
         self._ledger.cancel_episode(episode, cause=cause, num_turns=reached.num_turns, num_tokens=reached.num_tokens)
+        self._breaker.withdrawn(self._began[episode])
         self._live[episode].cancel()
         self._observer.emit(
             EpisodeCancelled(

@@ -75,11 +75,19 @@ class ScheduleConfig:
     """Members with a usable verdict that a group needs when the others cannot be repaired; below it is dropped."""
 
     infra_share_limit: Share = 0.5
-    """The run pauses when more than this share of the last 64 ended episodes failed for infrastructure: it ends, says
-    what it saw, and `agentrl resume` goes on."""
+    """Launching pauses when more than this share of the last 64 ended episodes failed for infrastructure; then 8 are
+    tried, and if as many of these fail, it pauses for twice as long."""
+
+    infra_pause_s: Seconds = 30.0
+    """The first such pause."""
+
+    infra_pauses: CountOrZero = 4
+    """Such pauses in a row, after which the run itself pauses: it ends, says what it saw, and `agentrl resume` goes
+    on. 0: at once."""
 
     uncertain_share_limit: Share = 0.25
-    """The run pauses, as above, when more than this share of the last 64 ended episodes has an uncertain verdict."""
+    """The run itself pauses, at once, when more than this share of the last 64 ended episodes has an uncertain
+    verdict."""
 
     stall_timeout_s: Seconds = 2400.0
     """The run stops when nothing finished (turn, episode, step) for this long. Must exceed every other deadline."""

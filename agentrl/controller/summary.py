@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from agentrl.controller.selection import selection_bias
 from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader
 from agentrl.ledger.rows import StepRow
+from agentrl.observe.sandboxes import launching_text, sandboxes_text
 from agentrl.observe.state import sparkline
 
 
@@ -41,6 +43,8 @@ def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
         "verdicts": reader.verdict_counts(),
         "policy_lag": {"p50": _lag(steps, "lag_p50", statistics.median), "max": _lag(steps, "lag_max", max)},
         "groups_dropped": reader.drop_counts(),
+        "sandboxes": json.loads(reader.meta("sandboxes") or "null"),
+        "launching": json.loads(reader.meta("launching") or "null"),
         "selection_bias": _bias(reader),
         "greedy_heldout": {label: _mean(values) for label, values in sorted(evaluations.items(), reverse=True)},
     }
@@ -84,6 +88,8 @@ def as_text(summary: dict[str, Any], directory: str) -> str:
         *gpu_report.lines(summary["gpu_time"], summary["balance"], summary["time_to_batch_histogram"]),
         f"- verdicts: {_counts(summary['verdicts'])}",
         f"- groups dropped: {_counts(summary['groups_dropped'])}",
+        f"- sandboxes: {sandboxes_text(summary['sandboxes'] or {})}",
+        *_launching(summary["launching"]),
         f"- trained against started: {_bias_text(summary['selection_bias'])}",
         f"- policy lag: p50 {lag['p50']}, max {lag['max']}",
         "",
@@ -97,6 +103,13 @@ def _bias_text(bias: dict[str, Any] | None) -> str:
         return "-"
     cancelled = f", {bias['num_cancelled']} of {bias['num_started']} cancelled" if bias["num_cancelled"] else ""
     return f"turns {bias['turns']:+.1%}, tokens {bias['tokens']:+.1%}{cancelled}"
+
+
+def _launching(changed: dict[str, Any] | None) -> list[str]:
+    """Only while it pauses."""
+    if changed is None or changed["paused_s"] is None:
+        return []
+    return [f"- {launching_text(changed['paused_s'], changed['reason'])}"]
 
 
 def _or_dash(value: float | None, unit: str = "") -> str:

@@ -90,6 +90,36 @@ class GroupClosed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaunchingChanged(Event):
+    """Launching pauses because too many episodes failed for infrastructure, or goes on as before."""
+
+    kind: ClassVar[str] = "launching"
+    paused_s: float | None
+    """For how long, until a few are tried; None: it goes on."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxesUsed(Event):
+    """What the warm pool came to since this controller began. Fields as in `agentrl.sandbox.warm_figures`."""
+
+    kind: ClassVar[str] = "sandboxes"
+    hits: int
+    misses: int
+    started: int
+    failed: int
+    dead: int
+    hedged: int
+    abandoned: int
+    unused: int
+    hit_rate: float | None
+    waste: float | None
+    acquire_p50_s: float | None
+    acquire_p95_s: float | None
+    warm: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class BatchReady(Event):
     kind: ClassVar[str] = "batch"
     step: int

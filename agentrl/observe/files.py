@@ -15,6 +15,7 @@ from agentrl.observe.events import (
     Event,
     GpuTimeSpent,
     Published,
+    SandboxesUsed,
     StepApplied,
 )
 from agentrl.observe.plain import write_line
@@ -25,11 +26,11 @@ def event_json(event: Event) -> str:
     return json.dumps({"event": event.kind, "time": round(wall(), 3), **asdict(event)})
 
 
-_CURVES = StepApplied | Published | Evaluated | GpuTimeSpent | BalanceDecided | BalanceRealised
+_CURVES = StepApplied | Published | Evaluated | GpuTimeSpent | SandboxesUsed | BalanceDecided | BalanceRealised
 
 
 class MetricsFile:
-    """Appends what makes curves: steps, publications, evaluations, GPU time, and the balance's predictions."""
+    """Appends what makes curves: steps, publications, evaluations, GPU time, sandboxes, the balance's predictions."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")

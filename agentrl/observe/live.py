@@ -50,6 +50,9 @@ def render(state: RunState) -> RenderableType:
         "groups", Text(f"{state.num_ready} of {state.groups_per_step} ready{_counted(state.drops, 'dropped')}")
     )
     table.add_row("episodes", Text(f"{state.live} live{_counted(state.verdicts, '')}"))
+    table.add_row("sandboxes", Text(state.sandboxes))
+    if state.launching:
+        table.add_row("launching", Text(state.launching))
     table.add_row("time to batch", Text(_last_and_mean(state.times_to_batch_s)))
     table.add_row("trainer", Text(_trainer(state)))
     table.add_row("publication", Text(f"{state.publication_s:.2f} s" if state.publication_s else "-"))

@@ -11,6 +11,7 @@ from agentrl.observe.events import (
     Evaluated,
     Event,
     GroupClosed,
+    LaunchingChanged,
     Phase,
     ProcessChanged,
     Published,
@@ -19,6 +20,7 @@ from agentrl.observe.events import (
     StepApplied,
     Warned,
 )
+from agentrl.observe.sandboxes import launching_text
 
 
 def write_line(out: TextIO, line: str) -> None:
@@ -72,6 +74,14 @@ def describe(event: Event) -> str | None:
         case Evaluated():
             tasks = f"{event.num_tasks} held-out tasks"
             return f"evaluation {event.label} (version {event.version}): greedy success {event.success:.3f} on {tasks}"
+        case _:
+            return _describe_rare(event)
+
+
+def _describe_rare(event: Event) -> str | None:
+    match event:
+        case LaunchingChanged():
+            return launching_text(event.paused_s, event.reason)
         case Warned():
             return f"warning: {event.message}"
         case RunEnded():

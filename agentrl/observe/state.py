@@ -14,14 +14,17 @@ from agentrl.observe.events import (
     Event,
     GpuTimeSpent,
     GroupClosed,
+    LaunchingChanged,
     Phase,
     ProcessChanged,
     Published,
     RunEnded,
     RunStarted,
+    SandboxesUsed,
     StepApplied,
     Warned,
 )
+from agentrl.observe.sandboxes import launching_text, sandboxes_text
 
 
 @dataclass(kw_only=True)
@@ -39,6 +42,9 @@ class RunState:
     processes: dict[str, str] = field(default_factory=dict)
     """Role -> state."""
     live: int = 0
+    launching: str = ""
+    """Why it pauses, or nothing."""
+    sandboxes: str = "-"
     num_ready: int = 0
     rewards: list[float] = field(default_factory=list)
     """Mean sampled reward by step."""
@@ -91,6 +97,10 @@ class RunState:
         match event:
             case GpuTimeSpent():
                 self.gpu_s.update(event.gpu_s)
+            case LaunchingChanged():
+                self.launching = "" if event.paused_s is None else launching_text(event.paused_s, event.reason)
+            case SandboxesUsed():
+                self.sandboxes = sandboxes_text(vars(event))
             case BalanceDecided():
                 self.balance = f"{event.choice}: {event.reason}"
             case Evaluated():

@@ -252,7 +252,7 @@ class SimulatedProvider:
         """`max_sandboxes` is only told, as room: whoever asks for more gets them."""
         self._world = world
         self._starting = asyncio.Semaphore(starts_at_once)
-        self._start_timeout_s = start_timeout_s
+        self.start_timeout_s = start_timeout_s
         self._max_sandboxes = max_sandboxes
         self._num_starting = 0
         self._numbers = itertools.count()
@@ -313,9 +313,9 @@ class SimulatedProvider:
             await sandbox.close()
 
     async def _start(self, seconds: float) -> None:
-        await asyncio.sleep(min(seconds, self._start_timeout_s))
-        if seconds > self._start_timeout_s:
-            raise SandboxError(f"sandbox did not start in {self._start_timeout_s:g} s")
+        await asyncio.sleep(min(seconds, self.start_timeout_s))
+        if seconds > self.start_timeout_s:
+            raise SandboxError(f"sandbox did not start in {self.start_timeout_s:g} s")
 
     def _check(self) -> None:
         if self._closed:

@@ -126,6 +126,8 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
         "schedule.max_policy_lag",
     ),
     ("warmup_ends", {"schedule__steps": 5}, WARNING, "trainer.lr_warmup_steps"),
+    ("warm_sandboxes_fit", {"sandbox__warm_max": 65}, ERROR, "sandbox.warm_max"),
+    ("warm_sandboxes_fit", {"sandbox__warm_idle_s": 1800.0}, ERROR, "sandbox.warm_idle_s"),
     ("disk_below_memory", {"sandbox__disk_mb": 512}, WARNING, "sandbox.disk_mb"),
     ("cpu_dtype", {"inference__dtype": "bfloat16"}, WARNING, "inference.dtype"),
     ("cpus_for_threads", {"trainer__threads": 2}, WARNING, "trainer.world_size"),
