@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from agentrl.simulation.config import EngineLaw, Hardware, Workload
-from agentrl.simulation.life import Life
+from agentrl.simulation.life import Life, within_budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,7 @@ def bound(
 
     `carry_over`: unfinished episodes go on beside the next batch, so that none waits for its own longest one.
     """
+    lives = [within_budget(life, workload) for life in lives]
     alone = [unloaded_s(life, workload, hardware.engine, warm=warm) for life in lives]
     law = hardware.trainer
     work_s = sum(engine_s(life, workload, hardware.engine) for life in lives)
@@ -123,10 +124,4 @@ def _num_prefilled(life: Life, workload: Workload) -> int:
 
 
 def _tokens(lives: Sequence[Life], workload: Workload) -> int:
-    return sum(
-        min(
-            _num_prefilled(life, workload) + sum(turn.generated_tokens for turn in life.turns),
-            workload.max_episode_tokens,
-        )
-        for life in lives
-    )
+    return sum(_num_prefilled(life, workload) + sum(turn.generated_tokens for turn in life.turns) for life in lives)

@@ -12,7 +12,7 @@ from agentrl.ledger.rows import STATES, EpisodeRow
 from agentrl.simulation.batching import EngineStats
 from agentrl.simulation.bound import bound
 from agentrl.simulation.config import Hardware
-from agentrl.simulation.life import Life, World
+from agentrl.simulation.life import Life, World, within_budget
 from agentrl.simulation.loop import START_S
 from agentrl.simulation.tongue import parse_episode
 
@@ -140,8 +140,8 @@ def of_run(
 
 
 def drawn(world: World, group: int, member: int, attempt: int) -> Sample:
-    """An episode as it was drawn, whatever became of it."""
-    life = world.life(group, member, attempt)
+    """An episode as it was drawn, within its token budget, whatever became of it."""
+    life = within_budget(world.life(group, member, attempt), world.workload)
     return Sample(turns=len(life.turns), tokens=num_tokens(life, world))
 
 

@@ -40,6 +40,18 @@ class Life:
     """The sandbox dies in this turn's tool call; the last turn has none, and then it dies in the verifier."""
 
 
+def within_budget(life: Life, workload: Workload) -> Life:
+    """The life up to where `max_episode_tokens` ends it, as the agent loop would."""
+    known, turns = workload.prompt_tokens, list[Turn]()
+    for turn in life.turns:
+        if known >= workload.max_episode_tokens:
+            break
+        generated = min(turn.generated_tokens, workload.max_episode_tokens - known)
+        known += generated + turn.observation_tokens + 1
+        turns.append(replace(turn, generated_tokens=generated))
+    return replace(life, turns=tuple(turns))
+
+
 class World:
     """All lives of one simulation."""
 

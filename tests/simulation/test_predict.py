@@ -15,7 +15,7 @@ from agentrl.rollout.config import ToolFormat
 from agentrl.simulation.bound import bound, unloaded_s
 from agentrl.simulation.config import load_hardware, load_workload
 from agentrl.simulation.job import simulated_job, usual_steps, usual_workload
-from agentrl.simulation.life import World
+from agentrl.simulation.life import World, within_budget
 from agentrl.simulation.predict import Failed, Predicted, at_seed, mechanisms_of, predict
 from agentrl.simulation.run import Scenario
 from tests.simulation.small import hardware, scenario, workload
@@ -125,6 +125,19 @@ def test_processes_give_what_one_process_gives() -> None:
     chosen = quickstart(small_job(), steps=1)
     alone, together = (forecast(chosen, seeds=2, full_steps=1, mechanisms=False, jobs=jobs) for jobs in (1, 2))
     assert alone == together
+
+
+def test_an_episode_counts_as_far_as_its_token_budget_reaches() -> None:
+    laws = workload("max_episode_tokens=2000", "turns.median=12", "turns.sigma=0")
+    lives = [World(laws, seed=0).life(group, 0, 0) for group in range(20)]
+    cut = [within_budget(life, laws) for life in lives]
+    assert any(len(short.turns) < len(life.turns) for short, life in zip(cut, lives, strict=True))
+    assert all(
+        laws.prompt_tokens + sum(turn.generated_tokens for turn in life.turns) <= laws.max_episode_tokens
+        for life in cut
+    )
+    roomy = workload("turns.median=12", "turns.sigma=0")
+    assert all(within_budget(life, roomy) == life for life in lives)
 
 
 def test_bounds_are_those_of_the_draw() -> None:
