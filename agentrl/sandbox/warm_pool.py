@@ -90,9 +90,11 @@ class WarmPool:
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         """Hand one out, at once if one is up. Waits at most twice start_timeout_s: for room, and for a start.
 
-        Forks of a snapshot are passed on: they start in no time, and nobody knows of them before.
+        Forks of a snapshot are passed on, in the place of a warm one where there is no other: they start in no time,
+        and nobody knows of them before.
         """
         if snapshot is not None:
+            await self._make_room()
             return await self._provider.create(spec, snapshot=snapshot)
         self._check()
         kind, began = _kind(spec), monotonic()
@@ -155,6 +157,16 @@ class WarmPool:
             if problem is None:
                 return sandbox, hit
         raise SandboxError(f"{MAX_TRIES} sandboxes in a row did not answer when they were handed out: {problem}")
+
+    async def _make_room(self) -> None:
+        """Close a warm one, of the kind that is asked for last, if nothing else fits."""
+        if self._provider.room > 0 or not self._warm:
+            return
+        order = [kind for kind, _ in self._queue]
+        last = max(self._warm, key=lambda kind: order.index(kind) if kind in order else len(order))
+        if sandbox := self._take(last):
+            self._counts.unused += 1
+            await _close(sandbox)
 
     def _take(self, kind: Kind) -> Sandbox | None:
         """A warm one, the oldest."""

@@ -236,6 +236,24 @@ async def a_sandbox_that_ended_makes_no_snapshot(provider: SandboxProvider) -> N
         await sandbox.snapshot()
 
 
+async def one_that_was_started_for_nobody_is_handed_out_later(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.assign("g000000.m000.a00")
+    assert (await sandbox.exec("sleep 0.01", timeout_s=20)).exit_code == 0
+    dead = await provider.create(SPEC)
+    await dead.close()
+    with pytest.raises(SandboxError):
+        await dead.assign("g000000.m001.a00")
+
+
+async def there_is_room_until_it_is_full(provider: SandboxProvider) -> None:
+    room = provider.room
+    assert room > 0
+    sandbox = await provider.create(SPEC)
+    assert provider.room <= room
+    await sandbox.close()
+
+
 async def closing_the_provider_closes_its_sandboxes(provider: SandboxProvider) -> None:
     sandboxes = [await provider.create(SPEC) for _ in range(3)]
     await provider.close()
@@ -266,5 +284,7 @@ SANDBOX_CHECKS: list[SandboxCheck] = [
     a_snapshot_says_what_ran_and_lets_it_run_on,
     a_frozen_sandbox_stays_so_through_a_snapshot,
     a_sandbox_that_ended_makes_no_snapshot,
+    one_that_was_started_for_nobody_is_handed_out_later,
+    there_is_room_until_it_is_full,
     closing_the_provider_closes_its_sandboxes,
 ]
