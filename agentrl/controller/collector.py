@@ -135,6 +135,7 @@ class Collector:
 
         Raises RunPaused when the circuit breaker trips, ProcessFailed when the tasks teach nothing.
         """
+        self._ledger.set_meta("launching", "null")  # whatever an earlier controller waited for
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_again(), name="look")
             while True:
