@@ -109,9 +109,10 @@ def recorded_groups(reader: LedgerReader, *, starts_at_once: int) -> list[tuple[
 
 
 def _episodes(reader: LedgerReader) -> list[_Episode]:
-    """Those with at least one finished turn, in the order in which they began."""
+    """Those with at least one finished turn, in the order in which they began; of several at once, as they came up."""
     turns = {episode: tuple(rows) for episode, rows in groupby(reader.turn_times(), key=lambda turn: turn.episode)}
-    return [_Episode(times, turns[times.episode]) for times in reader.episode_times() if times.episode in turns]
+    found = [_Episode(times, turns[times.episode]) for times in reader.episode_times() if times.episode in turns]
+    return sorted(found, key=lambda episode: (episode.times.started_at, episode.up_at))
 
 
 def _generations(episodes: Sequence[_Episode]) -> list[Generated]:

@@ -83,6 +83,7 @@ def test_laws_beyond_the_jobs_limits_are_noted_and_cut() -> None:
     assert any("turns up to 20 > agent.max_turns 3" in note for note in job.notes)
     run = predict(job.scenario)
     assert isinstance(run, Predicted)
+    assert abs(run.figures.bias_turns) < 0.05, "what was launched is counted as cut, too"
 
 
 def test_a_workload_of_other_agents_brings_its_own_budgets_and_says_so() -> None:
