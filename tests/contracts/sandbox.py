@@ -263,6 +263,15 @@ async def closing_the_provider_closes_its_sandboxes(provider: SandboxProvider) -
         await provider.create(SPEC)
 
 
+SNAPSHOT_CHECKS: list[SandboxCheck] = [
+    a_snapshot_makes_any_number_of_sandboxes_that_go_their_own_ways,
+    snapshots_of_snapshots_hold_what_each_sandbox_did,
+    a_snapshot_outlives_its_sandbox_until_it_is_released,
+    a_snapshot_says_what_ran_and_lets_it_run_on,
+    a_frozen_sandbox_stays_so_through_a_snapshot,
+    a_sandbox_that_ended_makes_no_snapshot,
+]
+
 SANDBOX_CHECKS: list[SandboxCheck] = [
     a_command_that_ends_has_its_exit_code,
     a_timeout_is_told_and_leaves_the_sandbox_usable,
@@ -278,13 +287,8 @@ SANDBOX_CHECKS: list[SandboxCheck] = [
     files_are_copied_out_once,
     nothing_is_left_to_kill,
     sandboxes_do_not_share_files,
-    a_snapshot_makes_any_number_of_sandboxes_that_go_their_own_ways,
-    snapshots_of_snapshots_hold_what_each_sandbox_did,
-    a_snapshot_outlives_its_sandbox_until_it_is_released,
-    a_snapshot_says_what_ran_and_lets_it_run_on,
-    a_frozen_sandbox_stays_so_through_a_snapshot,
-    a_sandbox_that_ended_makes_no_snapshot,
     one_that_was_started_for_nobody_is_handed_out_later,
     there_is_room_until_it_is_full,
+    *SNAPSHOT_CHECKS,
     closing_the_provider_closes_its_sandboxes,
 ]
