@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
@@ -51,8 +51,16 @@ class _Start:
 class WarmPool:
     """Implements `SandboxProvider` over another one. `run` as a task; nothing is started while it does not run."""
 
-    def __init__(self, provider: SandboxProvider, config: SandboxConfig, *, entropy: Random) -> None:
-        """`entropy` spreads the tries after failures."""
+    def __init__(
+        self,
+        provider: SandboxProvider,
+        config: SandboxConfig,
+        *,
+        entropy: Random,
+        on_start: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """`entropy` spreads the tries after failures; `on_start` is told how many seconds a start took."""
+        self._on_start = on_start
         self._provider = provider
         self._config = config
         self._entropy = entropy
@@ -279,6 +287,7 @@ class WarmPool:
             self._failed(kind, error)
         else:
             self._times.add(monotonic() - start.began)
+            self._on_start(monotonic() - start.began)
             self._failures.forget(kind)
             self._abandoned.pop(kind, None)
             self._counts.started += 1

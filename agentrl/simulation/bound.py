@@ -24,7 +24,7 @@ class Bound:
     sandboxes: float
     """Sandbox time of all episodes, as if each were alone, over the sandboxes."""
     starts: float
-    """Starts of all sandboxes, so many at once; 0 where they were started before."""
+    """Starts of all sandboxes, so many at once; 0 where those of a single batch were started before."""
     trainer: float
     """The trainer's own time for the batch."""
 
@@ -70,13 +70,14 @@ def bound(
     """
     lives = [within_budget(life, workload) for life in lives]
     alone = [unloaded_s(life, workload, hardware.engine, warm=warm) for life in lives]
+    starts_s = sum(life.start_cold_s for life in lives)
     law = hardware.trainer
     work_s = sum(engine_s(life, workload, hardware.engine) for life in lives)
     return Bound(
         longest=0.0 if carry_over else max(alone),
         engines=work_s / hardware.engines / batches,
         sandboxes=sum(alone) / sandboxes / batches,
-        starts=0.0 if warm else sum(life.start_cold_s for life in lives) / hardware.sandbox_starts / batches,
+        starts=0.0 if warm and batches == 1 else starts_s / hardware.sandbox_starts / batches,
         trainer=law.step_s + law.step_per_token_s * _tokens(lives, workload) / batches / trainer_gpus,
     )
 
