@@ -13,7 +13,7 @@ LOWEST_FACTOR, HIGHEST_FACTOR = 0.25, 4.0
 """Range of what experience can do to the prediction."""
 INCREASE = 0.05
 DECREASE = 0.9
-FEW_WAIT, MANY_WAIT = 0.05, 0.20
+FEW_WAIT, MANY_WAIT = 0.02, 0.10
 """Shares of the live episodes that wait for room. Between them nothing changes: that is the hysteresis."""
 LOOKS = 3
 """The same must be seen so often in a row: a burst after a publication is no reason to act."""
