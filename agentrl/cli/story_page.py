@@ -57,7 +57,7 @@ def _verdict(story: Story) -> str:
     if story.verdict is None:
         return "unfinished: its controller ended" if story.ended_at else "running"
     reward = "" if story.reward is None else f", reward {story.reward:g}"
-    return f"{story.verdict}: {story.cause}{reward}"
+    return f"{story.verdict}{f': {story.cause}' if story.cause else ''}{reward}"
 
 
 def _facts(run: str, story: Story) -> Iterator[str]:

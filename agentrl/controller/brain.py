@@ -163,7 +163,7 @@ def assemble(
         applied=recovered.applied,
         load_batch=lambda step: load_batch(recovered.reader, recovered.reader.step(step)),
     )
-    sandboxes = WarmPool(provider, config.sandbox, entropy=entropy)
+    sandboxes = WarmPool(provider, config.sandbox, entropy=entropy, on_start=ledger.record_start)
     runner = EpisodeRunner(
         agent=config.agent,
         chat=chat,

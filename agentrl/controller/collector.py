@@ -64,6 +64,7 @@ class Collector:
     ) -> None:
         self._schedule = config.schedule
         self._members = config.algorithm.group_size + config.schedule.extra_members
+        self._forks = config.sandbox.fork_groups
         self._warm_max = config.sandbox.warm_max
         self._tasks = {task.name: task for task in tasks}
         self._names = tuple(task.name for task in tasks)
@@ -134,6 +135,7 @@ class Collector:
 
         Raises RunPaused when the circuit breaker trips, ProcessFailed when the tasks teach nothing.
         """
+        self._ledger.set_meta("launching", "null")  # whatever an earlier controller waited for
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_again(), name="look")
             while True:
@@ -206,11 +208,12 @@ class Collector:
         """Tell the warm pool what comes; `slots` episodes of it as soon as they are there."""
         last = self._step >= self._schedule.steps
         num_openable = max(self.num_openable - len(self._book), 0) + (0 if last else self._schedule.groups_per_step)
+        pending = self._book.pending()
         coming = upcoming(
-            self._book.pending(),
+            [(task, 1) for task, _ in pending] if self._forks else pending,
             (self._task(seq) for seq in itertools.count(self._next_seq)),
             num_openable=num_openable,
-            group_size=self._members,
+            group_size=1 if self._forks else self._members,  # the others are forks of the first
             slots=slots,
             horizon=self._warm_max,
         )

@@ -178,8 +178,8 @@ class Controller:
     async def _publish(self, weights: Weights) -> None:
         self._phase("publishing", f"version {weights.version}")
         began = monotonic()
-        last = weights.version == self._schedule.steps
-        returns = not last and self._switching.after_training(weights.version + 1)
+        last = weights.version == self._schedule.steps  # there every engine shall prove that it serves the result
+        returns = last or self._switching.after_training(weights.version + 1)
         self._switching.publishing()
         async with asyncio.TaskGroup() as group:
             if returns:

@@ -36,7 +36,7 @@ from agentrl.rollout.chat import Chat
 from agentrl.sandbox.bubblewrap.images import cache_folder
 from agentrl.sandbox.bubblewrap.provider import BubblewrapProvider
 from agentrl.sandbox.bubblewrap.records import reap
-from agentrl.tasks.dataset import load_dataset, without_builds
+from agentrl.tasks.dataset import load_dataset, within_limits, without_builds
 from agentrl.trainer.job import TrainerJob
 
 
@@ -132,7 +132,7 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         cluster = LocalCluster(LedgerRecords(ledger))
         stack.push_async_callback(cluster.close, config.cluster.stop_grace_s)
         observer.emit(Phase(phase="preparing", detail="tasks and model"))
-        dataset = load_dataset(config.tasks, workspace=run.tasks)
+        dataset = within_limits(load_dataset(config.tasks, workspace=run.tasks), config.sandbox)
         origin = load_origin(run, config)
         if origin is not None:
             dataset = only_its_task(dataset, origin)

@@ -16,7 +16,7 @@ from agentrl.rollout.chat import Chat
 from agentrl.rollout.config import AgentConfig
 from agentrl.rollout.episode import initial_messages
 from agentrl.sandbox.bubblewrap.host import check_host
-from agentrl.tasks.dataset import load_dataset
+from agentrl.tasks.dataset import load_dataset, within_limits
 from agentrl.tasks.task import Task
 
 
@@ -32,7 +32,7 @@ def check_inputs(config: JobConfig) -> list[str]:
     """The user's model and tasks. Returns warnings; raises UserError."""
     chat = Chat.load(check_folder(config.model)) if config.model.recipe is Recipe.none else None
     with tempfile.TemporaryDirectory(prefix="agentrl-preflight-") as folder:
-        dataset = load_dataset(config.tasks, workspace=Path(folder))
+        dataset = within_limits(load_dataset(config.tasks, workspace=Path(folder)), config.sandbox)
     if chat is not None:
         check_prompts(chat, config.agent, [*dataset.train, *dataset.heldout])
     return [f"task {skipped.folder.name} is left out: {skipped.reason}" for skipped in dataset.skipped]

@@ -89,7 +89,7 @@ def as_text(summary: dict[str, Any], directory: str) -> str:
         f"- verdicts: {_counts(summary['verdicts'])}",
         f"- groups dropped: {_counts(summary['groups_dropped'])}",
         f"- sandboxes: {sandboxes_text(summary['sandboxes'] or {})}",
-        *_launching(summary["launching"]),
+        *_launching(summary["status"], summary["launching"]),
         f"- trained against started: {_bias_text(summary['selection_bias'])}",
         f"- policy lag: p50 {lag['p50']}, max {lag['max']}",
         "",
@@ -105,9 +105,9 @@ def _bias_text(bias: dict[str, Any] | None) -> str:
     return f"turns {bias['turns']:+.1%}, tokens {bias['tokens']:+.1%}{cancelled}"
 
 
-def _launching(changed: dict[str, Any] | None) -> list[str]:
+def _launching(status: str, changed: dict[str, Any] | None) -> list[str]:
     """Only while it pauses."""
-    if changed is None or changed["paused_s"] is None:
+    if status != "running" or changed is None or changed["paused_s"] is None:
         return []
     return [f"- {launching_text(changed['paused_s'], changed['reason'])}"]
 

@@ -203,6 +203,11 @@ class Ledger:
                 "UPDATE episodes SET cause = 'unfinished', ended_at = ? WHERE ended_at IS NULL", (wall(),)
             ).rowcount
 
+    def record_start(self, took_s: float) -> None:
+        """A sandbox came up."""
+        with self._write() as db:
+            db.execute("INSERT INTO sandbox_starts VALUES (?, ?)", (wall(), took_s))
+
     # --- steps
 
     def assign_batch(self, step: StepRow, groups: Sequence[str], consumed: Sequence[str]) -> None:

@@ -90,6 +90,10 @@ class LedgerReader:
         )
         return [TurnTimes(*(*row[:-1], bool(row[-1]))) for row in rows]
 
+    def start_times(self) -> list[float]:
+        """Seconds that the starts of sandboxes took, as they came up."""
+        return [took_s for (took_s,) in self._db.execute("SELECT took_s FROM sandbox_starts ORDER BY rowid")]
+
     def steps(self) -> list[StepRow]:
         """All steps, in order."""
         return [_step(row) for row in self._db.execute(f"{_SELECT_STEPS} ORDER BY step")]

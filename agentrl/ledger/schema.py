@@ -3,7 +3,7 @@
 Tables with blobs have a rowid: in one without, every look-up reads the whole rows it compares with, blobs included.
 """
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 TABLES = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -98,6 +98,12 @@ CREATE TABLE processes (
   ended_at REAL,
   PRIMARY KEY (pid, start_ticks)
 ) WITHOUT ROWID;
+
+-- Sandboxes that came up, and how long each start took; whoever it was for.
+CREATE TABLE sandbox_starts (
+  ended_at REAL NOT NULL,
+  took_s REAL NOT NULL
+);
 
 -- What the GPUs' time went to: whole microseconds by lane (an engine, or the trainer), step and use.
 CREATE TABLE gpu_time (

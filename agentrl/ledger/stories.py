@@ -96,9 +96,9 @@ class Stories:
         self._db.close()
 
     def find(self, episode: str) -> Story | None:
-        """One episode."""
+        """One episode, of training or of an evaluation."""
         found = self._stories("WHERE e.id = ?", [episode])
-        return found[0] if found else None
+        return found[0] if found else self._evaluation(episode)
 
     def of_group(self, group: str) -> list[Story]:
         """All attempts at the members of a group."""
@@ -138,6 +138,41 @@ class Stories:
             mask=b"".join(part.mask for part in parts),
             logprobs=b"".join(part.logprobs for part in parts),
             versions=b"".join(part.versions for part in parts),
+        )
+
+    def _evaluation(self, episode: str) -> Story | None:
+        """An episode of an evaluation, of which less is kept; its label stands for a group."""
+        row = self._db.execute(
+            "SELECT label, version, task, verdict, reward FROM evaluations WHERE episode = ?", (episode,)
+        ).fetchone()
+        if row is None:
+            return None
+        label, version, task, verdict, reward = row
+        turns = self.turns(episode)
+        began = turns[0].began_at if turns else 0.0
+        return Story(
+            episode=episode,
+            group=label,
+            task=task,
+            member=0,
+            attempt=0,
+            epoch=0,
+            version=version,
+            started_at=began,
+            ended_at=turns[-1].ended_at if turns else began,
+            verdict=verdict,
+            cause=None,
+            reward=reward,
+            num_turns=len(turns),
+            num_tokens=sum(turn.num_tokens for turn in turns),
+            active_s=None,
+            oldest_version=version,
+            newest_version=version,
+            group_state=f"evaluation {label}",
+            group_reason=None,
+            step=None,
+            group_opened_at=began,
+            group_closed_at=None,
         )
 
     def _stories(self, where: str, values: list[Any]) -> list[Story]:

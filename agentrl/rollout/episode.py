@@ -52,7 +52,7 @@ class Sampler(Protocol):
         ...
 
     def forget(self, episode: str) -> None:
-        """The episode is over; its place on an engine is free."""
+        """The episode samples no more; its place on an engine is free. Idempotent."""
         ...
 
 
@@ -239,6 +239,8 @@ class EpisodeRunner:
                 obstacle = await prepare_step(task, step, watched.sandbox) if step else None
                 if obstacle is None:
                     evidence = replace(evidence, end=await self._act(attempt, step, watched))
+                    if not task.steps or step is task.steps[-1]:
+                        self._sampler.forget(attempt.spec.episode)  # others have use for its room meanwhile
                     grading = await grade(task, step, watched, lambda: self._provider.create(task.spec))
                 else:
                     evidence = replace(evidence, end=End.NOT_BEGUN)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
@@ -22,7 +22,7 @@ from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Capabilities, Image, Sandbox, SandboxProvider, SandboxSpec, Snapshot
 from agentrl.sandbox.warm_demand import Failures, LaunchRate, StartTimes, level
 from agentrl.sandbox.warm_figures import Acquisitions, Counts, PoolFigures
-from agentrl.sandbox.warm_plan import EMPTY, Kind, Stock, plan
+from agentrl.sandbox.warm_plan import Kind, Stock, plan
 
 MAX_TRIES = 3
 """Starts of one kind that fail in a row, or sandboxes that are dead when handed out, until the request fails."""
@@ -45,14 +45,24 @@ class _Start:
     kind: Kind
     began: float
     task: asyncio.Task[None] | None = None
+    overdue: bool = False
+    """As it was counted."""
     abandoned: bool = False
 
 
 class WarmPool:
     """Implements `SandboxProvider` over another one. `run` as a task; nothing is started while it does not run."""
 
-    def __init__(self, provider: SandboxProvider, config: SandboxConfig, *, entropy: Random) -> None:
-        """`entropy` spreads the tries after failures."""
+    def __init__(
+        self,
+        provider: SandboxProvider,
+        config: SandboxConfig,
+        *,
+        entropy: Random,
+        on_start: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """`entropy` spreads the tries after failures; `on_start` is told how many seconds a start took."""
+        self._on_start = on_start
         self._provider = provider
         self._config = config
         self._entropy = entropy
@@ -90,9 +100,11 @@ class WarmPool:
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         """Hand one out, at once if one is up. Waits at most twice start_timeout_s: for room, and for a start.
 
-        Forks of a snapshot are passed on: they start in no time, and nobody knows of them before.
+        Forks of a snapshot are passed on, in the place of a warm one where there is no other: they start in no time,
+        and nobody knows of them before.
         """
         if snapshot is not None:
+            await self._make_room()
             return await self._provider.create(spec, snapshot=snapshot)
         self._check()
         kind, began = _kind(spec), monotonic()
@@ -155,6 +167,16 @@ class WarmPool:
             if problem is None:
                 return sandbox, hit
         raise SandboxError(f"{MAX_TRIES} sandboxes in a row did not answer when they were handed out: {problem}")
+
+    async def _make_room(self) -> None:
+        """Close a warm one, of the kind that is asked for last, if nothing else fits."""
+        if self._provider.room > 0 or not self._warm:
+            return
+        order = [kind for kind, _ in self._queue]
+        last = max(self._warm, key=lambda kind: order.index(kind) if kind in order else len(order))
+        if sandbox := self._take(last):
+            self._counts.unused += 1
+            await _close(sandbox)
 
     def _take(self, kind: Kind) -> Sandbox | None:
         """A warm one, the oldest."""
@@ -230,15 +252,21 @@ class WarmPool:
             room=self._provider.room,
             starts=self._config.start_concurrency - len(self._starts),
         )
+        self._note_overdue(now)
         for kind in decided.close:
             self._close_warm(kind, group)
         for kind in decided.abandon:
             self._abandon(kind, now)
         for kind in decided.start:
-            self._counts.hedged += stocks.get(kind, EMPTY).overdue > 0
             start = _Start(kind, now)
             self._starts.append(start)
             start.task = group.create_task(self._start(start), name=f"sandbox start {now:.3f}")
+
+    def _note_overdue(self, now: float) -> None:
+        for start in self._starts:
+            if not start.overdue and now >= self._overdue_at(start):
+                start.overdue = True
+                self._counts.hedged += 1
 
     def _stocks(self, now: float) -> dict[Kind, Stock]:
         starts: dict[Kind, list[_Start]] = {kind: [] for kind in self._waiting}
@@ -267,6 +295,7 @@ class WarmPool:
             self._failed(kind, error)
         else:
             self._times.add(monotonic() - start.began)
+            self._on_start(monotonic() - start.began)
             self._failures.forget(kind)
             self._abandoned.pop(kind, None)
             self._counts.started += 1

@@ -76,7 +76,7 @@ def calibrate(observed: Observed, config: JobConfig) -> Calibration:
             hint=f"at least {MIN_EPISODES}; 200 and more give laws to rely on",
         )
     asked, up = zip(*observed.starts, strict=True)
-    starts = service_times(asked, up, at_once=config.sandbox.start_concurrency)
+    starts = observed.starts_s or service_times(asked, up, at_once=config.sandbox.start_concurrency)
     samples: dict[str, Sequence[float]] = {
         "generated_tokens": observed.generated_tokens,
         "observation_tokens": observed.observation_tokens,

@@ -48,7 +48,8 @@ class Figures:
     prefill_per_generated: float
     retractions: int
     bias_turns: float
-    """Mean turns of trained episodes over that of launched ones, minus 1."""
+    """Mean turns of trained episodes over that of launched ones, minus 1. As of times, of the steady state where there
+    is one: the first batches hold what was done first, and what was not is in all the others."""
     bias_tokens: float
     span_median: int
     span_p95: int
@@ -59,7 +60,8 @@ class Figures:
     lost: int
     """Usable trajectories that were dropped for another reason than having no gradient."""
     bound_s: float
-    """What no controller could beat on the trained episodes: of `steady_s` where there is one, else of `cold_s`."""
+    """What no controller could beat on the episodes of these batches: of `steady_s` where there is one, else of
+    `cold_s`."""
 
 
 def figures(
@@ -72,9 +74,11 @@ def figures(
     verdicts: dict[str, int],
     lost: int,
     bound_s: float,
+    steady: Sequence[Sample] | None = None,
 ) -> Figures:
-    """`engine_s`: seconds that all engines together were there."""
-    stats = list(engines)
+    """`engine_s`: seconds that all engines together were there. `steady`: those of `trained` that are compared with the
+    launched ones, by default all."""
+    stats, compared = list(engines), trained if steady is None else steady
     spans = sorted(sample.span for sample in trained)
     return Figures(
         batches_s=tuple(batches_s),
@@ -83,8 +87,8 @@ def figures(
         busy=sum(s.busy_s for s in stats) / engine_s,
         prefill_per_generated=sum(s.prefilled_tokens for s in stats) / sum(s.generated_tokens for s in stats),
         retractions=sum(s.retractions for s in stats),
-        bias_turns=_bias([s.turns for s in trained], [s.turns for s in launched]),
-        bias_tokens=_bias([s.tokens for s in trained], [s.tokens for s in launched]),
+        bias_turns=_bias([s.turns for s in compared], [s.turns for s in launched]),
+        bias_tokens=_bias([s.tokens for s in compared], [s.tokens for s in launched]),
         span_median=_quantile(spans, 0.5),
         span_p95=_quantile(spans, 0.95),
         span_max=spans[-1],
@@ -112,29 +116,31 @@ def of_run(
     """
     steps = reader.steps()
     batches_s = [step.assigned_at - START_S - began_s for step in steps]
-    batched = {row.id for row in reader.groups(["batched"])}
+    num_warm_up = WARM_UP_BATCHES if len(steps) > WARM_UP_BATCHES else 0
+    batched = {row.id: row.step or 0 for row in reader.groups(["batched"])}
     episodes = reader.episodes()
-    trained = [_trained(row, lost) for row in episodes if row.group in batched and row.reward is not None]
-    lives = [world.life(*parse_episode(sample.episode)) for sample in trained]
+    rows = [row for row in episodes if row.group in batched and row.reward is not None]
+    steady = [_trained(row, lost) for row in rows if batched[row.group] > num_warm_up]
     in_time = {row.id for row in reader.groups(STATES) if row.opened_at < steps[-1].assigned_at}
     attempts = [parse_episode(row.id) for row in episodes if row.group in in_time]
     launched = [drawn(world, *who) for who in attempts if who[2] == 0]
     return figures(
         batches_s=batches_s,
-        trained=trained,
+        trained=[_trained(row, lost) for row in rows],
+        steady=steady,
         launched=launched,
         engines=engines,
         engine_s=hardware.engines * batches_s[-1],
         verdicts=reader.verdict_counts(),
         lost=_lost(reader),
         bound_s=bound(
-            lives,
+            [world.life(*parse_episode(sample.episode)) for sample in steady],
             world.workload,
             hardware,
             sandboxes=sandboxes,
             warm=warm,
-            batches=len(batches_s),
-            carry_over=len(batches_s) > WARM_UP_BATCHES,
+            batches=len(batches_s) - num_warm_up,
+            carry_over=num_warm_up > 0,
         ).collecting_s,
     )
 

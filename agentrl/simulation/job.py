@@ -17,6 +17,7 @@ from agentrl.errors import UserError
 from agentrl.inference.config import EngineBackend
 from agentrl.rollout.config import ToolFormat
 from agentrl.simulation.config import EngineLaw, Hardware, Workload
+from agentrl.simulation.laws import LogNormal, Quantiles
 from agentrl.simulation.run import UNBOUNDED_S, Scenario
 
 MAX_STEPS, MIN_STEPS = 8, 4
@@ -76,6 +77,8 @@ def simulated_job(
                 workload,
                 groups=config.schedule.groups_per_step,
                 group_size=config.algorithm.group_size,
+                turns=_at_most(workload.turns, job.agent.max_turns),
+                max_turn_tokens=min(workload.max_turn_tokens, job.agent.max_turn_tokens),
                 max_episode_tokens=min(workload.max_episode_tokens, job.agent.max_episode_tokens),
             ),
             hardware=msgspec.structs.replace(
@@ -113,6 +116,13 @@ def _with_budgets_of(workload: Workload, job: JobConfig) -> JobConfig:
         sandbox=replace(job.sandbox, start_timeout_s=UNBOUNDED_S, lifetime_s=UNBOUNDED_S),
         trainer=replace(job.trainer, step_timeout_s=UNBOUNDED_S),
     )
+
+
+def _at_most(law: LogNormal | Quantiles, most: int) -> LogNormal | Quantiles:
+    """The law where nothing exceeds `most`: what is drawn is then what the job's limit leaves of it."""
+    if isinstance(law, LogNormal):
+        return msgspec.structs.replace(law, cap=min(law.cap, most))
+    return msgspec.structs.replace(law, values=tuple(min(value, most) for value in law.values))
 
 
 def _engine(config: JobConfig, law: EngineLaw) -> EngineLaw:

@@ -46,7 +46,9 @@ class Observed:
     tool_s: tuple[float, ...]
     verifier_s: tuple[float, ...]
     starts: tuple[tuple[float, float], ...]
-    """(asked, up) of sandboxes, in the order in which they were asked for."""
+    """(asked, up) of episodes' sandboxes, in the order in which they were asked for."""
+    starts_s: tuple[float, ...]
+    """What starts took by themselves, where somebody wrote that down: with a warm pool, `starts` do not tell."""
     generations: tuple[Generated, ...]
     infrastructure_share: float
     """Of ended episodes."""
@@ -83,6 +85,7 @@ def observe(reader: LedgerReader) -> Observed:
         tool_s=tuple(turn.tool_s for turn in turns if turn.called_tool),
         verifier_s=tuple(episode.times.ended_at - episode.turns[-1].ended_at for episode in usable),
         starts=tuple((episode.times.started_at, episode.up_at) for episode in episodes),
+        starts_s=tuple(reader.start_times()),
         generations=tuple(_generations(episodes)),
         infrastructure_share=_share([times.verdict == "infra_failure" for times in ended]),
         train=tuple(_trained(reader, steps)),
@@ -109,9 +112,10 @@ def recorded_groups(reader: LedgerReader, *, starts_at_once: int) -> list[tuple[
 
 
 def _episodes(reader: LedgerReader) -> list[_Episode]:
-    """Those with at least one finished turn, in the order in which they began."""
+    """Those with at least one finished turn, in the order in which they began; of several at once, as they came up."""
     turns = {episode: tuple(rows) for episode, rows in groupby(reader.turn_times(), key=lambda turn: turn.episode)}
-    return [_Episode(times, turns[times.episode]) for times in reader.episode_times() if times.episode in turns]
+    found = [_Episode(times, turns[times.episode]) for times in reader.episode_times() if times.episode in turns]
+    return sorted(found, key=lambda episode: (episode.times.started_at, episode.up_at))
 
 
 def _generations(episodes: Sequence[_Episode]) -> list[Generated]:

@@ -130,6 +130,10 @@ def _with_schedule(scenario: Scenario, **settings: Any) -> Scenario:
     return replace(scenario, config=replace(config, schedule=replace(config.schedule, **settings)))
 
 
+def _with_sandbox(scenario: Scenario, **settings: Any) -> Scenario:
+    return replace(scenario, config=replace(scenario.config, sandbox=replace(scenario.config.sandbox, **settings)))
+
+
 def _one_batch_window(scenario: Scenario) -> Scenario:
     schedule = scenario.config.schedule
     return _with_schedule(scenario, window_groups=min(schedule.groups_per_step, schedule.window_groups))
@@ -150,6 +154,11 @@ MECHANISMS = (
         name="extra members",
         without="no more episodes in a group than train",
         off=lambda scenario: _with_schedule(scenario, extra_members=0),
+    ),
+    Mechanism(
+        name="warm pool",
+        without="sandboxes are started when they are asked for",
+        off=lambda scenario: _with_sandbox(scenario, warm_max=0),
     ),
     Mechanism(
         name="admission by KV",

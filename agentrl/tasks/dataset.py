@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from agentrl.errors import TaskError, UserError
+from agentrl.sandbox.config import SandboxConfig
 from agentrl.tasks.config import Family, TasksConfig
 from agentrl.tasks.families import FAMILIES, digest, write_tasks
 from agentrl.tasks.families.files import TaskFiles
@@ -45,12 +47,34 @@ def load_dataset(config: TasksConfig, *, workspace: Path) -> Dataset:
 def without_builds(dataset: Dataset) -> Dataset:
     """Without the tasks whose image has to be built, for providers that cannot. Raises UserError if none is left."""
     reason = "its image has to be built, which the sandboxes of this machine cannot (`agentrl doctor` says why)"
-    skipped = [Skipped(task.folder, reason) for task in (*dataset.train, *dataset.heldout) if task.spec.image.steps]
+    return _without(dataset, lambda task: reason if task.spec.image.steps else None)
+
+
+def within_limits(dataset: Dataset, limits: SandboxConfig) -> Dataset:
+    """Without the tasks that ask for more than a sandbox gets. Raises UserError if none is left."""
+    return _without(dataset, lambda task: over_limits(task, limits))
+
+
+def over_limits(task: Task, limits: SandboxConfig) -> str | None:
+    """What a task asks for beyond the limits of a sandbox, None if it keeps within them.
+
+    With less than it asks for, a good agent would fail for want of memory or disk, and be blamed for it.
+    """
+    asked = [("memory_mb", task.spec.memory_mb, limits.memory_mb), ("disk_mb", task.spec.disk_mb, limits.disk_mb)]
+    over = [f"{name} {wanted} (sandbox.{name} is {most})" for name, wanted, most in asked if (wanted or 0) > most]
+    return f"asks for {' and '.join(over)}" if over else None
+
+
+def _without(dataset: Dataset, why_not: Callable[[Task], str | None]) -> Dataset:
+    found = {task.name: why_not(task) for task in (*dataset.train, *dataset.heldout)}
+    skipped = [
+        Skipped(task.folder, reason) for task in (*dataset.train, *dataset.heldout) if (reason := found[task.name])
+    ]
     train, heldout = (
-        tuple(task for task in tasks if not task.spec.image.steps) for tasks in (dataset.train, dataset.heldout)
+        tuple(task for task in tasks if found[task.name] is None) for tasks in (dataset.train, dataset.heldout)
     )
     if not train:
-        raise UserError(f"tasks: none can run here: {reason}")
+        raise UserError(f"tasks: none can run here: the first {skipped[0].reason}")
     return Dataset(train, heldout, (*dataset.skipped, *skipped))
 
 

@@ -167,7 +167,8 @@ def _served(steps: list[Step]) -> tuple[Step, ...]:
     for step in steps:
         if isinstance(step, Run):
             path = f"{offline.BUILD_ROOT}/bin:{step.env.get('PATH', DEFAULT_PATH)}"
-            made.append(Run(argv=step.argv, env={**step.env, "PATH": path}, workdir=step.workdir, user=step.user))
+            env = {**step.env, "PATH": path, "PYTHONPATH": f"{offline.BUILD_ROOT}/modules"}
+            made.append(Run(argv=step.argv, env=env, workdir=step.workdir, user=step.user))
         else:
             made.append(step)
     made.append(Run(argv=("rm", "-rf", offline.BUILD_ROOT)))

@@ -236,6 +236,24 @@ async def a_sandbox_that_ended_makes_no_snapshot(provider: SandboxProvider) -> N
         await sandbox.snapshot()
 
 
+async def one_that_was_started_for_nobody_is_handed_out_later(provider: SandboxProvider) -> None:
+    sandbox = await provider.create(SPEC)
+    await sandbox.assign("g000000.m000.a00")
+    assert (await sandbox.exec("sleep 0.01", timeout_s=20)).exit_code == 0
+    dead = await provider.create(SPEC)
+    await dead.close()
+    with pytest.raises(SandboxError):
+        await dead.assign("g000000.m001.a00")
+
+
+async def there_is_room_until_it_is_full(provider: SandboxProvider) -> None:
+    room = provider.room
+    assert room > 0
+    sandbox = await provider.create(SPEC)
+    assert provider.room <= room
+    await sandbox.close()
+
+
 async def closing_the_provider_closes_its_sandboxes(provider: SandboxProvider) -> None:
     sandboxes = [await provider.create(SPEC) for _ in range(3)]
     await provider.close()
@@ -244,6 +262,15 @@ async def closing_the_provider_closes_its_sandboxes(provider: SandboxProvider) -
     with pytest.raises(SandboxError, match="closed"):
         await provider.create(SPEC)
 
+
+SNAPSHOT_CHECKS: list[SandboxCheck] = [
+    a_snapshot_makes_any_number_of_sandboxes_that_go_their_own_ways,
+    snapshots_of_snapshots_hold_what_each_sandbox_did,
+    a_snapshot_outlives_its_sandbox_until_it_is_released,
+    a_snapshot_says_what_ran_and_lets_it_run_on,
+    a_frozen_sandbox_stays_so_through_a_snapshot,
+    a_sandbox_that_ended_makes_no_snapshot,
+]
 
 SANDBOX_CHECKS: list[SandboxCheck] = [
     a_command_that_ends_has_its_exit_code,
@@ -260,11 +287,8 @@ SANDBOX_CHECKS: list[SandboxCheck] = [
     files_are_copied_out_once,
     nothing_is_left_to_kill,
     sandboxes_do_not_share_files,
-    a_snapshot_makes_any_number_of_sandboxes_that_go_their_own_ways,
-    snapshots_of_snapshots_hold_what_each_sandbox_did,
-    a_snapshot_outlives_its_sandbox_until_it_is_released,
-    a_snapshot_says_what_ran_and_lets_it_run_on,
-    a_frozen_sandbox_stays_so_through_a_snapshot,
-    a_sandbox_that_ended_makes_no_snapshot,
+    one_that_was_started_for_nobody_is_handed_out_later,
+    there_is_room_until_it_is_full,
+    *SNAPSHOT_CHECKS,
     closing_the_provider_closes_its_sandboxes,
 ]

@@ -32,7 +32,7 @@ inference: {{context_length: 160}}
 algorithm: {{group_size: 4}}
 schedule:
   {{steps: 4, groups_per_step: 2, window_groups: 4, max_live_episodes: 8, drop_zero_variance: false, eval_tasks: 2}}
-sandbox: {{max_sandboxes: 10}}
+sandbox: {{max_sandboxes: 10, warm_max: 2}}
 trainer: {{world_size: 2}}
 cluster: {{runs_dir: {runs}}}
 """

@@ -48,5 +48,8 @@ def test_run_trains_on_its_verifiers_rewards_alone(lab: Lab) -> None:
     assert not {story.verdict for story in told.values()} & {"uncertain"}
     replayed = lab.command("replay", trained[0].episode, "--run", "job", "--json")
     assert json.loads(replayed.stdout)["reproduced"], replayed.stdout + replayed.stderr
+    evaluated = reader.evaluations()[0]
+    page = lab.command("why", evaluated.episode).stdout
+    assert page.startswith(f"{evaluated.episode}  {evaluated.verdict}") and "turn 0" in page
     reader.close()
     stories.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import subprocess
 import sys
 import tarfile
 from collections.abc import AsyncIterator
@@ -234,3 +236,54 @@ async def test_what_a_killed_build_left_goes_with_the_next_use_of_the_cache(
     async with cached(tmp_path, "other") as other:
         await other.prepare(Image(steps=(run("echo one"),)))
     assert layers(tmp_path) == [one]
+
+
+_ON_AN_OVERLAY = """
+import asyncio, logging, sys
+from pathlib import Path
+from agentrl.sandbox.bubblewrap import BubblewrapProvider
+from agentrl.sandbox.config import SandboxConfig
+from agentrl.sandbox.provider import Image, Run, SandboxSpec
+
+def run(script):
+    return Run(argv=("sh", "-ec", script))
+
+async def main(folder):
+    provider = BubblewrapProvider(SandboxConfig(cache_dir=str(folder / "cache")), state_dir=folder / "state")
+    first = run("rm -r /home; mkdir /home; rm /usr/bin/yes; cat /proc/sys/kernel/random/uuid > /opt/id")
+    images = [Image(steps=(first, run(f"cp /opt/id /usr/local/lib/{name}"))) for name in ("a", "b")]
+    await asyncio.gather(*(provider.prepare(image) for image in images * 2))
+    seen = []
+    for name, image in zip(("a", "b"), images):
+        sandbox = await provider.create(SandboxSpec(image=image))
+        result = await sandbox.exec(f"ls -A /home; ls /usr/bin/yes; cat /usr/local/lib/{name}", timeout_s=20)
+        fork = await provider.create(SandboxSpec(image=image), snapshot=await sandbox.snapshot())
+        assert await fork.read(f"/usr/local/lib/{name}") == result.stdout
+        seen.append(result.stdout)
+    await provider.close()
+    print("same" if seen[0] == seen[1] and len(seen[0]) == 37 else seen)
+
+logging.basicConfig(format="%(message)s")
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make the machine of this test")
+@pytest.mark.parametrize("place", ["cache", "system"])
+def test_on_a_machine_that_is_an_overlay_itself(tmp_path: Path, place: str) -> None:
+    """Like most containers: no marks of overlays can be kept in the cache, no ids mapped for /usr."""
+    target, lower = (tmp_path / "machine", tmp_path / "lower") if place == "cache" else (Path("/usr"), Path("/usr"))
+    for folder in ("machine", "lower", "space"):
+        (tmp_path / folder).mkdir()
+    script = f"""
+    mount -t tmpfs tmpfs {tmp_path}/space; mkdir {tmp_path}/space/upper {tmp_path}/space/work
+    options=lowerdir={lower},upperdir={tmp_path}/space/upper,workdir={tmp_path}/space/work
+    mount -t overlay overlay -o $options {target}
+    exec "$@"
+    """
+    command = ["unshare", "--mount", "sh", "-ec", script, "sh", sys.executable, "-c", _ON_AN_OVERLAY]
+    done = subprocess.run(
+        [*command, str(tmp_path / "machine")], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.stdout == "same\n", done.stderr
+    assert ("images are built anew in each run" in done.stderr) is (place == "cache")

@@ -13,6 +13,7 @@ import pytest
 from agentrl.errors import SandboxError
 from agentrl.sandbox.bubblewrap import BubblewrapProvider
 from agentrl.sandbox.provider import Sandbox, Snapshot
+from tests.contracts.sandbox import SNAPSHOT_CHECKS, SandboxCheck
 from tests.fixtures.sandboxes import SPEC, bubblewrap, host, read_record, records, until
 
 
@@ -217,3 +218,12 @@ async def test_without_an_overlay_it_is_said_why(tmp_path: Path) -> None:
             await sandbox.snapshot()
         assert await sandbox.probe()
         assert "busy" in await output(sandbox, "mv /etc /was")
+
+
+@pytest.mark.parametrize("mode", ["one_user", "rlimits"])
+@pytest.mark.parametrize("check", SNAPSHOT_CHECKS, ids=lambda check: check.__name__)
+async def test_what_every_provider_promises_holds_in_weaker_modes(
+    tmp_path: Path, mode: str, check: SandboxCheck
+) -> None:
+    async with bubblewrap(tmp_path / "state", mode=mode) as provider:
+        await check(provider)

@@ -15,6 +15,7 @@ from agentrl.simulation.calibrate import Calibration, calibrate
 from agentrl.simulation.compare import compare, real_steps
 from agentrl.simulation.config import load_hardware, load_workload
 from agentrl.simulation.job import simulated_job
+from agentrl.simulation.laws import Quantiles
 from agentrl.simulation.loop import simulate
 from agentrl.simulation.observed import Observed, observe, recorded_groups
 from agentrl.simulation.predict import Predicted, predict
@@ -72,6 +73,23 @@ def test_fitted_laws_lie_close_to_their_samples() -> None:
     }  # fmt: skip
     assert all(fit.num_samples > 80 for fit in by_name.values())
     assert all(fit.ks < 0.12 for name, fit in by_name.items() if name != "turns")
+
+
+def test_starts_are_known_behind_a_warm_pool() -> None:
+    """An episode that is handed a warm sandbox waits for nothing; the laws still say what a start takes."""
+    pooled = job(steps=2)
+    pooled = replace(pooled, config=replace(pooled.config, sandbox=replace(pooled.config.sandbox, warm_max=8)))
+
+    async def main() -> Observed:
+        simulation = build(pooled, Ledger.take(":memory:"))
+        await simulation.run()
+        return observe(LedgerReader.of(simulation.brain.ledger))
+
+    observed = simulate(main(), seed=0)
+    assert len(observed.starts_s) >= len(observed.turns)
+    law = calibrate(observed, pooled.config).workload.start_cold_s
+    assert isinstance(law, Quantiles)
+    assert law.at_share(0.5) == pytest.approx(25, rel=0.25), "as in the laws that the run was simulated by"
 
 
 def test_the_trainers_law_is_found_again() -> None:

@@ -256,8 +256,8 @@ def test_gpu_time_of_every_lane_adds_up_to_the_run(swing: str, tmp_path: Path) -
         assert set(totals) == {"engine-0", "engine-1", "engine-2"} | (set() if swinging else {"trainer"})
         for index in range(3):
             assert ({"train", "switch"} <= uses[f"engine-{index}"]) is (index < swinging)
-        decisions = read_balance(reader)
-        assert [row.step for row in decisions if row.choice in ("return", "stay")] == [2, 3]
-        assert all(row.realised_s is not None for row in decisions)
+        last = {row.step: row for row in read_balance(reader)}  # a review may have taken the place of an earlier one
+        assert sorted(last) == [2, 3]
+        assert all(row.realised_s is not None for row in last.values())
 
     simulate(main(), seed=0)

@@ -83,6 +83,7 @@ def test_laws_beyond_the_jobs_limits_are_noted_and_cut() -> None:
     assert any("turns up to 20 > agent.max_turns 3" in note for note in job.notes)
     run = predict(job.scenario)
     assert isinstance(run, Predicted)
+    assert abs(run.figures.bias_turns) < 0.05, "what was launched is counted as cut, too"
 
 
 def test_a_workload_of_other_agents_brings_its_own_budgets_and_says_so() -> None:
@@ -149,5 +150,6 @@ def test_bounds_are_those_of_the_draw() -> None:
     assert limits.sandboxes == pytest.approx(sum(alone) / 4)
     assert limits.seconds == limits.by_resource()[limits.resource]
     spread = bound(lives, laws, machine, sandboxes=4, warm=True, batches=2, carry_over=True)
-    assert (spread.longest, spread.starts) == (0, 0)
+    assert (spread.longest, spread.starts) == (0, limits.starts / 2), "nobody waits, but every sandbox is started"
+    assert bound(lives, laws, machine, sandboxes=4, warm=True).starts == 0, "those of one batch were there before"
     assert spread.engines == pytest.approx(limits.engines / 2)

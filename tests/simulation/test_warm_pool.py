@@ -261,7 +261,7 @@ def test_what_nobody_asks_for_is_closed() -> None:
             assert len(provider.open) == 2
             pool.expect([], due=0)
             await asyncio.sleep(60)
-            assert provider.open == ()
+            assert len(provider.open) == 0
             assert pool.figures().counts.unused == 2
 
     in_virtual_time(main())
@@ -276,6 +276,21 @@ def test_warm_ones_make_room_for_what_is_asked_for() -> None:
             assert len(provider.open) == 3
             await asyncio.gather(*(pool.create(owned(number)) for number in range(3)))
             assert len(provider.open) == 3
+
+    in_virtual_time(main())
+
+
+def test_forks_take_the_place_of_warm_ones() -> None:
+    async def main() -> None:
+        provider = Told(5.0, max_sandboxes=3)
+        async with running(pool_of(provider)) as pool:
+            first = await pool.create(owned(0))
+            pool.expect([(OTHER, 8)], due=8)
+            await asyncio.sleep(10)
+            snapshot = await first.snapshot()
+            await pool.create(owned(1), snapshot=snapshot)
+            assert len(provider.open) == 3
+            await snapshot.release()
 
     in_virtual_time(main())
 

@@ -64,6 +64,14 @@ class ImageStore:
         self._build, self._discard = build, discard
         self._ready: dict[tuple[Step, ...], tuple[str, ...]] = {}
 
+    async def folder(self) -> Path:
+        """Where the layers lie, made and swept. Raises SandboxError."""
+        try:
+            await asyncio.to_thread(self._make_folder)
+        except OSError as error:
+            raise SandboxError(f"the cache of images in {self._folder}: {error}") from error
+        return self._folder
+
     async def layers(self, steps: tuple[Step, ...]) -> tuple[str, ...]:
         """Folders of the layers that the steps make, the top one first; built if they are not there.
 
@@ -85,7 +93,7 @@ class ImageStore:
         key = await asyncio.to_thread(base_key, self._ids, network=self._network)
         found: tuple[str, ...] = ()
         for step in steps:
-            key = await asyncio.to_thread(_key, key, step)
+            key = await asyncio.to_thread(checked_key, key, step)
             layer = self._folder / key
             if not layer.is_dir():
                 await self._make(step, found, layer)
@@ -115,7 +123,8 @@ class ImageStore:
         sweep(self._folder.parents[1])
 
 
-def _key(below: str, step: Step) -> str:
+def checked_key(below: str, step: Step) -> str:
+    """`layer_key`, with files that cannot be read as an ImageError."""
     try:
         return layer_key(below, step)
     except (OSError, ValueError) as error:

@@ -7,6 +7,8 @@ import itertools
 import logging
 import platform
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from agentrl.sandbox.bubblewrap.layout import UNCOUNTED_MB, bwrap_argv, root_pla
 from agentrl.sandbox.bubblewrap.link import SupervisorLink
 from agentrl.sandbox.bubblewrap.memory import available_bytes
 from agentrl.sandbox.bubblewrap.records import reap
+from agentrl.sandbox.bubblewrap.run_images import RunImages, cannot_hold_layers
 from agentrl.sandbox.bubblewrap.sandbox import BubblewrapSandbox
 from agentrl.sandbox.bubblewrap.snapshot import BubblewrapSnapshot
 from agentrl.sandbox.bubblewrap.start_files import image_files, joined, made_up_files
@@ -26,6 +29,7 @@ from agentrl.sandbox.bubblewrap.transfer import Upload
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Capabilities, Image, Run, SandboxSpec, Snapshot, Step
 from agentrl.sandbox.supervisor import seccomp
+from agentrl.sandbox.supervisor.userns import Standing
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 _NAME_CHARS = 64
@@ -62,6 +66,9 @@ class BubblewrapProvider:
             build=self._build,
             discard=self._discard,
         )
+        self._run_images = RunImages(self._host.ids, network=config.build_network, build=self._build_in_run)
+        self._caches: asyncio.Task[bool] | None = None
+        """Whether the cache can hold layers; None before that is asked."""
         self._starts = asyncio.Semaphore(config.start_concurrency)
         self._slots = asyncio.Semaphore(config.max_sandboxes)
         self._names = itertools.count(1)
@@ -96,7 +103,7 @@ class BubblewrapProvider:
         if image.steps:
             if not self._host.overlay:
                 raise ImageError(f"this machine can build no images: {self._host.no_overlay}")
-            await self._images.layers(image.steps)
+            await self._image(image.steps)
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> BubblewrapSandbox:
         """Start one. Waits at most start_timeout_s for a free slot. Raises SandboxError, ImageError."""
@@ -129,10 +136,12 @@ class BubblewrapProvider:
         except (OSError, ValueError) as error:
             raise SandboxError(f"an image's files cannot be read: {error}") from error
         link = await self._supervision.link()
+        layers: tuple[str, ...] = ()
+        if spec.image.steps and snapshot is None:
+            layers, snapshot = await self._image(spec.image.steps)
         if snapshot is not None and not (isinstance(snapshot, BubblewrapSnapshot) and snapshot.held_by(link)):
             raise SandboxError(f"snapshot {snapshot.id} was released, or went with its supervisor or provider")
         config, image = self._config, spec.image
-        layers = await self._images.layers(image.steps) if image.steps and snapshot is None else ()
         writable = config.writable_system
         return await self._start_box(
             link,
@@ -201,25 +210,56 @@ class BubblewrapProvider:
             raise
         return sandbox
 
+    async def _image(self, steps: tuple[Step, ...]) -> tuple[tuple[str, ...], BubblewrapSnapshot | None]:
+        """The layers of an image, or a snapshot where the cache can hold none. Raises ImageError, SandboxError."""
+        if self._caches is None:
+            self._caches = asyncio.create_task(self._try_cache())
+        if await asyncio.shield(self._caches):
+            return await self._images.layers(steps), None
+        return (), await self._run_images.snapshot(steps, await self._supervision.link())
+
+    async def _try_cache(self) -> bool:
+        """Whether it can hold layers; if not, that is said once. Raises SandboxError."""
+        folder = await self._images.folder()
+        as_root = self._host.standing is Standing.ROOT
+        problem = await asyncio.to_thread(cannot_hold_layers, folder, as_root=as_root)
+        if problem is not None:
+            logger.warning("images are built anew in each run: %s can hold no layers (%s)", folder, problem)
+        return problem is None
+
     async def _build(self, step: Step, below: tuple[str, ...], target: Path) -> None:
-        """Make the layer of a step in a sandbox of its own. Raises ImageError, SandboxError."""
+        """Make the layer of a step in a folder. Raises ImageError, SandboxError."""
+        async with self._step_done(step, layers=below) as sandbox:
+            await sandbox.export(target)
+
+    async def _build_in_run(self, step: Step, below: BubblewrapSnapshot | None) -> BubblewrapSnapshot:
+        """Do a step, and seal what it made. Raises ImageError, SandboxError."""
+        async with self._step_done(step, snapshot=None if below is None else below.id) as sandbox:
+            return await sandbox.snapshot()
+
+    @asynccontextmanager
+    async def _step_done(
+        self, step: Step, *, layers: tuple[str, ...] = (), snapshot: str | None = None
+    ) -> AsyncIterator[BubblewrapSandbox]:
+        """A sandbox of its own in which the step was done, on what is below it."""
         config = self._config
+        resolver = _resolver(config.build_network)
+        entry = {"path": "/etc/resolv.conf", "kind": "file", "mode": 0o644, "size": len(resolver)}
         sandbox = await self._start_box(
             await self._supervision.link(),
             SandboxSpec(image=Image(workdir="/"), owner="build"),
-            Upload([{"path": "/etc/resolv.conf", "kind": "file", "mode": 0o644, "size": len(data)}], data)
-            if (data := _resolver(config.build_network))
-            else Upload(),
+            Upload([entry], resolver) if resolver else Upload(),
             memory_mb=config.memory_mb,
             disk_mb=config.build_disk_mb,
-            layers=below,
+            layers=layers,
+            snapshot=snapshot,
             writable_system=True,
             network=config.build_network,
         )
         try:
             await apply_step(sandbox, step, ranged=self._host.ids.ranged, timeout_s=config.build_timeout_s)
             await sandbox.kill_all()
-            await sandbox.export(target)
+            yield sandbox
         finally:
             await asyncio.shield(sandbox.close())
 

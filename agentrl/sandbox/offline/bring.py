@@ -28,6 +28,19 @@ echo "{name}: the image has no python3" >&2
 echo python3 >> {missing}
 exit 127
 """
+_PIP_MODULE = """\
+import os, sys
+
+
+def main(arguments=None):
+    words = sys.argv[1:] if arguments is None else arguments
+    os.execv(sys.executable, [sys.executable, "-I", "{root}/stand_ins.py", "pip", *words])
+
+
+if __name__ == "__main__":
+    main()
+"""
+"""For `python3 -m pip`, and for the pip of a virtual environment, which looks for `pip._internal.cli.main`."""
 _SERVED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "pytest-timeout")
 """Distributions that are brought along, pure Python all; the last one if it is there."""
 _KEPT_OF_PYGMENTS = {
@@ -54,6 +67,11 @@ def files(root: str) -> dict[str, tuple[bytes, int]]:
         f"{root}/pytest.zip": (_pytest_zip(), 0o644),
         f"{root}/packages": ("\n".join(_installed_packages()).encode(), 0o644),
     }
+    pip = _PIP_MODULE.format(root=root).encode()
+    for path in ("__main__", "_internal/cli/main"):
+        made[f"{root}/modules/pip/{path}.py"] = (pip, 0o644)
+    for path in ("", "_internal/", "_internal/cli/"):
+        made[f"{root}/modules/pip/{path}__init__.py"] = (b"", 0o644)
     for name in _COMMANDS:
         stub = _STUB.format(root=root, name=name, missing=MISSING_FILE)
         made[f"{root}/bin/{name}"] = (stub.encode(), 0o755)
@@ -84,7 +102,11 @@ async def bring(sandbox: Sandbox, root: str, *, path: str | None = None) -> dict
     """
     for name, (data, mode) in files(root).items():
         await sandbox.write(name, data, mode=mode)
-    return {"PATH": f"{root}/bin:{path or DEFAULT_PATH}", "AGENTRL_STAND_INS": root}
+    return {
+        "PATH": f"{root}/bin:{path or DEFAULT_PATH}",
+        "PYTHONPATH": f"{root}/modules",
+        "AGENTRL_STAND_INS": root,
+    }
 
 
 async def missing(sandbox: Sandbox) -> tuple[str, ...]:

@@ -80,10 +80,15 @@ def asked_by_tests() -> bool:
         words = command_line(pid)
         if any(word.startswith(ASKING) for word in words) or (ROOT + "/stand_ins.py") in words:
             return True
-        if "-c" not in words:
+        if "-c" not in words and not is_pip(words):
             return False
         pid = parent(pid)
     return False
+
+
+def is_pip(words: list[str]) -> bool:
+    """Whether a command line is pip's, which became this program."""
+    return words[1:3] == ["-m", "pip"] or (len(words) > 1 and words[1].endswith(("/pip", "/pip3")))
 
 
 def command_line(pid: int) -> list[str]:
