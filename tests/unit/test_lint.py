@@ -130,6 +130,12 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     ("warm_sandboxes_fit", {"sandbox__warm_idle_s": 1800.0}, ERROR, "sandbox.warm_idle_s"),
     ("disk_below_memory", {"sandbox__disk_mb": 512}, WARNING, "sandbox.disk_mb"),
     ("cpu_dtype", {"inference__dtype": "bfloat16"}, WARNING, "inference.dtype"),
+    (
+        "ignored_settings",
+        {"publish__probe": False, "publish__probe_tolerance": 0.1},
+        WARNING,
+        "publish.probe_tolerance",
+    ),
     ("something_in_flight", {"publish__in_flight": "in_place"}, ERROR, "publish.in_flight"),
     ("cpus_for_threads", {"trainer__threads": 2}, WARNING, "trainer.world_size"),
     ("cpus_for_threads", {"schedule__swing": "none"}, WARNING, "trainer.world_size"),
