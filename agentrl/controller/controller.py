@@ -201,6 +201,7 @@ class Controller:
                 version=weights.version,
                 latency_s=monotonic() - began,
                 downtime_s=downtime_s,
+                weights_bytes=weights_bytes(Path(weights.path)),
                 engines=engines,
                 probe_difference=self._fleet.probe_difference,
             )
@@ -238,6 +239,11 @@ class Controller:
 async def _pass(seconds: float) -> None:
     """Let time pass, for what changes with time alone."""
     await asyncio.sleep(seconds)
+
+
+def weights_bytes(folder: Path) -> int:
+    """Size of the weights in a folder of Hugging Face layout."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 def prune_weights(folder: Path, *, keep: int, in_use: Collection[str] = ()) -> None:

@@ -149,6 +149,8 @@ class Published(Event):
     """Engines that serve it."""
     downtime_s: float = 0.0
     """For so long none of them was sent anything."""
+    weights_bytes: int = 0
+    """Size of the weights, which each of them has read."""
     probe_difference: float | None = None
     """Largest mean absolute difference of an engine's log-probs from the trainer's; None: not compared."""
 

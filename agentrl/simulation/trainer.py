@@ -15,7 +15,6 @@ from agentrl.simulation.engine import logprob_of
 from agentrl.simulation.loop import kill, spawn
 from agentrl.wire import NextRequest, Probe, RunFinished, StepDone, TrainBatch
 
-
 _WEIGHTS = "/simulated/v"
 
 

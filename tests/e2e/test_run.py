@@ -8,6 +8,8 @@ import select
 import signal
 from collections import Counter
 
+from agentrl.controller.publication import TOLERANCES
+from agentrl.inference.config import Dtype
 from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader
 from tests.e2e.job import Lab
@@ -31,10 +33,18 @@ def test_run_reaches_its_last_step_and_says_what_it_came_to(lab: Lab) -> None:
 
 
 def test_overlapped_run_trains_while_it_generates_and_keeps_the_bound_on_lag(lab: Lab) -> None:
-    job = lab.launch("schedule.swing=none", "schedule.max_policy_lag=2", "inference.num_engines=2")
+    in_place = "publish.in_flight=in_place"
+    job = lab.launch("schedule.swing=none", "schedule.max_policy_lag=2", "inference.num_engines=2", in_place)
     assert job.end() == 0, (lab.folder / "stderr.log").read_text()
     lab.check_each_group_trained_at_most_once(4)
     assert lab.summary()["policy_lag"]["max"] <= 2
+    lines = [json.loads(line) for line in (lab.run / "metrics.jsonl").read_text().splitlines()]
+    publications = [line for line in lines if line["event"] == "published"]
+    assert [(line["version"], line["engines"]) for line in publications] == [(step, 2) for step in (1, 2, 3, 4)]
+    for line in publications:
+        assert line["probe_difference"] < TOLERANCES[Dtype.float32]
+        assert 0 < line["downtime_s"] <= line["latency_s"]
+        assert line["weights_bytes"] > 0
 
 
 def test_hybrid_run_lends_its_swing_engine_and_accounts_for_every_gpu(lab: Lab) -> None:
