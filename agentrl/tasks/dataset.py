@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from agentrl.errors import TaskError, UserError
+from agentrl.errors import ImageError, TaskError, UserError
+from agentrl.sandbox.bare.places import folders_of, misfit
 from agentrl.tasks.config import Family, TasksConfig
 from agentrl.tasks.families import FAMILIES, digest, write_tasks
 from agentrl.tasks.families.files import TaskFiles
@@ -45,12 +47,37 @@ def load_dataset(config: TasksConfig, *, workspace: Path) -> Dataset:
 def without_builds(dataset: Dataset) -> Dataset:
     """Without the tasks whose image has to be built, for providers that cannot. Raises UserError if none is left."""
     reason = "its image has to be built, which the sandboxes of this machine cannot (`agentrl doctor` says why)"
-    skipped = [Skipped(task.folder, reason) for task in (*dataset.train, *dataset.heldout) if task.spec.image.steps]
-    train, heldout = (
-        tuple(task for task in tasks if not task.spec.image.steps) for tasks in (dataset.train, dataset.heldout)
-    )
+    return _without(dataset, lambda task: reason if task.spec.image.steps else None)
+
+
+def without_isolation(dataset: Dataset, left: Collection[str] = ()) -> Dataset:
+    """Without the tasks that need isolation, or a folder that this machine has. Raises UserError if none is left.
+
+    `left`: folders that an earlier sandbox made, soon to be removed.
+    """
+
+    def obstacle(task: Task) -> str | None:
+        try:
+            folders_of(task.spec.image, left=left)
+        except ImageError as error:
+            return str(error)
+        return misfit(task.spec.image, task.agent_user, task.verifier_user)
+
+    return _without(dataset, obstacle)
+
+
+def _without(dataset: Dataset, obstacle: Callable[[Task], str | None]) -> Dataset:
+    """Without the tasks that have one. Raises UserError if no task is left to train on."""
+    found = {task.name: obstacle(task) for task in (*dataset.train, *dataset.heldout)}
+    train = tuple(task for task in dataset.train if found[task.name] is None)
+    heldout = tuple(task for task in dataset.heldout if found[task.name] is None)
+    skipped = [
+        Skipped(task.folder, reason)
+        for task in (*dataset.train, *dataset.heldout)
+        if (reason := found[task.name]) is not None
+    ]
     if not train:
-        raise UserError(f"tasks: none can run here: {reason}")
+        raise UserError(f"tasks: none can run here: {skipped[0].reason}")
     return Dataset(train, heldout, (*dataset.skipped, *skipped))
 
 
