@@ -210,6 +210,7 @@ class Roster(Fleet):
             turn_timeout_s=config.agent.turn_timeout_s,
             control_timeout_s=config.publish.timeout_s,
             on_failure=supervisors.report_failure,
+            in_flight=config.publish.in_flight,
         )
         self.members: list[Engine] = []
         self._came = asyncio.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,8 +109,13 @@ async def _check(tasks: list[Task], jobs: int, state_dir: Path, *, quiet: bool) 
     from agentrl.sandbox.bubblewrap import BubblewrapProvider
     from agentrl.sandbox.config import SandboxConfig
     from agentrl.tasks.check import check_tasks
+    from agentrl.tasks.dataset import over_limits
 
-    provider = BubblewrapProvider(SandboxConfig(memory_mb=_MEMORY_MB, disk_mb=_DISK_MB), state_dir=state_dir)
+    limits = SandboxConfig(memory_mb=_MEMORY_MB, disk_mb=_DISK_MB)
+    tasks = [
+        replace(task, notes=(*task.notes, over)) if (over := over_limits(task, limits)) else task for task in tasks
+    ]
+    provider = BubblewrapProvider(limits, state_dir=state_dir)
     try:
         with _progress(len(tasks), quiet=quiet) as advance:
             return await check_tasks(tasks, provider, jobs, on_result=lambda _: advance())

@@ -12,7 +12,7 @@ from agentrl.config.lint import warning as _warning
 from agentrl.config.lint_bare import BARE_RULES
 from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.schema import JobConfig
-from agentrl.controller.config import Stragglers, num_swing
+from agentrl.controller.config import InFlight, Stragglers, num_swing
 from agentrl.inference.config import Dtype, EngineBackend, SGLangConfig
 from agentrl.model.config import Recipe
 from agentrl.rollout.config import ToolFormat
@@ -330,6 +330,16 @@ def cpu_dtype(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
         yield _warning("inference.dtype", message, "use float32")
 
 
+def something_in_flight(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """An engine that shares its GPU with the trainer has aborted everything before the step: when weights change
+    nothing is in flight."""
+    in_flight = config.publish.in_flight
+    all_swing = num_swing(config.schedule.swing, config.inference.num_engines) == config.inference.num_engines
+    if all_swing and in_flight is not InFlight.abort_resume:
+        message = f"{in_flight.name} has no effect: with all engines swinging nothing is in flight when weights change"
+        yield _error("publish.in_flight", message, "use abort_resume, or schedule.swing none or a number")
+
+
 def cpus_for_threads(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
     """OMP threads beyond the CPUs spin against each other, which is far slower than fewer of them."""
     if facts.num_cpus is None:
@@ -401,6 +411,7 @@ RULES: tuple[Rule, ...] = (
     warm_sandboxes_fit,
     disk_below_memory,
     cpu_dtype,
+    something_in_flight,
     cpus_for_threads,
     ignored_settings,
     *BARE_RULES,

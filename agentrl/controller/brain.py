@@ -154,6 +154,7 @@ def assemble(
         turn_timeout_s=config.agent.turn_timeout_s,
         control_timeout_s=config.publish.timeout_s,
         on_failure=engines.report_failure,
+        in_flight=config.publish.in_flight,
         swing=engine_names(config)[: num_swing(config.schedule.swing, config.inference.num_engines)],
         places=_places(config) if places is None else places,
     )

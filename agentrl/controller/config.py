@@ -111,10 +111,20 @@ class PublishMethod(Enum):
 
 
 class InFlight(Enum):
-    """What happens to requests that are running when weights change."""
+    """What happens to requests that are running when weights change. docs/decisions/publication.md compares them."""
 
     abort_resume = "abort_resume"
-    """They are aborted, their partial tokens kept, and go on under the new version; KV is flushed."""
+    """They are aborted, their partial tokens kept, and the episodes ask for the rest under the new version. KV is
+    flushed: each prefills its context again."""
+    drain = "drain"
+    """They are waited for, at most until their turns' deadlines: no message spans two versions, and the engines idle
+    until the longest one has ended."""
+    retract = "retract"
+    """They wait in the engine while weights change, prefill again, and go on under the new version: as abort_resume,
+    without the way to the controller and back."""
+    in_place = "in_place"
+    """They stop between two tokens and go on with the KV of the old weights: nothing is prefilled again, and what
+    they sample is of neither version's policy. Requests that come later never get that KV."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The engines as one: where episodes sample, and how engines are suspended, given new weights, lent and taken back.
 
-Order of a publication: the gate closes (nothing new is sent), then every engine aborts what runs and holds what still
-arrives. What was sampled until then goes back to the episodes, which ask for the rest once the gate opens again.
+Order of a publication: the gate closes (nothing new is sent), every engine stops what runs in the way that
+`publish.in_flight` says and holds what still arrives; weights change; the gate opens again. What was aborted goes back
+to the episodes, which ask for the rest then.
 
 Order of lending: no episode is sent to the engine any more, it aborts what runs, and gives up its memory. Episodes that
 were there go on where there is room; the others wait, with clock and sandbox standing still. On return: memory, the
@@ -18,10 +19,11 @@ from enum import StrEnum
 from typing import Any
 
 from agentrl.clock import monotonic
+from agentrl.controller.config import InFlight
 from agentrl.controller.member import Duty, Member, Weights
 from agentrl.controller.places import Places
 from agentrl.errors import EngineError
-from agentrl.inference.engine import Engine, Generation, SamplingParams
+from agentrl.inference.engine import Engine, Generation, PauseMode, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.hold import Hold
 
@@ -30,6 +32,14 @@ log = logging.getLogger(__name__)
 
 FULL_SHARE = 0.9
 """Of its KV capacity, from which on an engine's queue waits for memory and not for a prefill."""
+
+
+_PAUSES = {
+    InFlight.abort_resume: PauseMode.ABORT,
+    InFlight.drain: PauseMode.ABORT,
+    InFlight.retract: PauseMode.RETRACT,
+    InFlight.in_place: PauseMode.IN_PLACE,
+}
 
 
 class EngineState(StrEnum):
@@ -58,6 +68,7 @@ class Fleet:
         turn_timeout_s: float,
         control_timeout_s: float,
         on_failure: Callable[[str], None],
+        in_flight: InFlight = InFlight.abort_resume,
         swing: Collection[str] = (),
         places: Places | None = None,
     ) -> None:
@@ -74,6 +85,9 @@ class Fleet:
         self._turn_timeout_s = turn_timeout_s
         self._control_timeout_s = control_timeout_s
         self._on_failure = on_failure
+        self._in_flight = in_flight
+        self._draining = False
+        """The gate is closed, and what runs is waited for."""
         self._members: dict[str, Member] = {}
         self._dismissed: dict[str, Member] = {}
         self._places = Places(kv_share=1.0) if places is None else places
@@ -128,7 +142,7 @@ class Fleet:
             return EngineState.DOWN
         if name not in self._places:
             return EngineState.LENT if member.lent and self._lent else EngineState.SWITCHING
-        if not self._gate.is_set():
+        if not self._gate.is_set() and not (self._draining and member.busy):
             return EngineState.HELD
         return EngineState.BUSY if member.busy else EngineState.FREE
 
@@ -243,7 +257,7 @@ class Fleet:
     async def _generate(
         self, member: Member, episode: str, rid: str, ids: list[int], params: SamplingParams, *, timer: asyncio.Timeout
     ) -> Generation:
-        was_busy = member.busy
+        was_busy, sent_under = member.busy, member.holds
         try:
             with member.request(timer):
                 if not was_busy:
@@ -252,10 +266,18 @@ class Fleet:
         finally:
             if not member.busy:
                 self._on_state()
+        self._check_versions(sent_under, generation)
         self.sampled_tokens += len(generation.ids)
         self._places.idle(episode, len(ids) + len(generation.ids), monotonic())
         self._grant()
         return generation
+
+    def _check_versions(self, sent_under: Weights | None, generation: Generation) -> None:
+        """An engine may answer from the weights it had when it was asked, or newer ones. Raises EngineError."""
+        oldest = 0 if sent_under is None else sent_under.version
+        for version in set(generation.versions):
+            if not oldest <= version <= self.weights.version:
+                raise EngineError(f"stale: sampled from version {version}, though it was given {oldest}")
 
     async def _find_place(self, episode: str, num_tokens: int, hold: Hold | None) -> str | None:
         """The episode's engine. Waits while generation is suspended, and for room.
@@ -321,13 +343,25 @@ class Fleet:
     # --- suspension and publication
 
     async def suspend(self) -> None:
-        """Abort and hold all generation; clocks that bound agents stand still. Idempotent."""
+        """Stop all generation; clocks that bound agents stand still. Idempotent."""
         if not self._gate.is_set():
             return
         self._gate.clear()
         self._active_time.pause(monotonic())
+        self._draining = self._in_flight is InFlight.drain
         self._on_state()
-        await self._each("pause", self._in_service(), lambda member: member.hold(True))
+        if self._draining:
+            await self._drain()
+        await self._each("pause", self._in_service(), lambda member: member.hold(_PAUSES[self._in_flight]))
+
+    async def _drain(self) -> None:
+        """Until nothing is open. Each request ends by its turn's deadline at the latest, and is then sent anew."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for member in self._in_service():
+                    group.create_task(member.drained())
+        finally:
+            self._draining = False
 
     async def resume(self) -> None:
         """Let generation go on. Idempotent."""
@@ -338,7 +372,7 @@ class Fleet:
         self._active_time.resume(monotonic())
         self._on_state()
         self._grant()
-        await self._each("resume", self._in_service(), lambda member: member.hold(False))
+        await self._each("resume", self._in_service(), lambda member: member.hold(None))
 
     async def publish(self, weights: Weights) -> int:
         """Make every engine in service serve new weights; only while suspended. Returns how many do.
@@ -348,7 +382,9 @@ class Fleet:
         """
         assert not self._gate.is_set(), "publish only while suspended"
         self.weights = weights
-        await self._each("update weights", self._in_service(), lambda member: member.serve(weights))
+        flush_cache = self._in_flight is not InFlight.in_place
+        serving = self._in_service()
+        await self._each("update weights", serving, lambda member: member.serve(weights, flush_cache=flush_cache))
         self._places.flushed()
         return len(self._places)
 

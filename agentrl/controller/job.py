@@ -37,7 +37,7 @@ from agentrl.sandbox.bare import danger
 from agentrl.sandbox.choice import make_provider, reap
 from agentrl.sandbox.config import Isolation
 from agentrl.sandbox.provider import SandboxProvider
-from agentrl.tasks.dataset import load_dataset, without_builds, without_isolation
+from agentrl.tasks.dataset import load_dataset, within_limits, without_builds, without_isolation
 from agentrl.trainer.job import TrainerJob
 
 
@@ -133,7 +133,7 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         cluster = LocalCluster(LedgerRecords(ledger))
         stack.push_async_callback(cluster.close, config.cluster.stop_grace_s)
         observer.emit(Phase(phase="preparing", detail="tasks and model"))
-        dataset = load_dataset(config.tasks, workspace=run.tasks)
+        dataset = within_limits(load_dataset(config.tasks, workspace=run.tasks), config.sandbox)
         origin = load_origin(run, config)
         if origin is not None:
             dataset = only_its_task(dataset, origin)

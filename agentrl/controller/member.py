@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from agentrl.errors import EngineError
-from agentrl.inference.engine import Engine
+from agentrl.inference.engine import Engine, PauseMode
 
 DRAIN_S = 1.0
 """How long answers of a paused engine are waited for before it is lent: what is still open then came too late."""
@@ -44,7 +44,8 @@ class Member:
         """What it serves, or would if it had its memory; None: not asked yet."""
         self.lent = False
         """It has given up its memory."""
-        self._paused: bool | None = False
+        self._pause: PauseMode | None = None
+        self._pause_known = True
         self._released = False
         """It was told to; that may have failed half way."""
         self._open: set[asyncio.Timeout] = set()
@@ -57,8 +58,9 @@ class Member:
         return bool(self._open)
 
     def distrust(self) -> None:
-        """Something failed: whether it is paused is not known."""
-        self._paused = None
+        """Something failed: whether it is paused, and what it serves, is to be asked again."""
+        self._pause_known = False
+        self.holds = None
 
     async def bring(self, weights: Weights, duty: Duty) -> None:
         """To a duty, with these weights unless it is lent."""
@@ -66,25 +68,32 @@ class Member:
             await self._lend()
             return
         self.lent = False
+        if not self._pause_known:
+            # What a failure left in it would be in the way of new weights, and nobody's any more.
+            await self.hold(PauseMode.ABORT)
         if self._released:
             await self.engine.resume_memory()
             self._released = False
         await self.serve(weights)
-        await self.hold(duty is Duty.HOLD)
+        await self.hold(PauseMode.ABORT if duty is Duty.HOLD else None)
         self.capacity_tokens = (await self.engine.load()).kv_tokens_capacity
 
-    async def hold(self, paused: bool) -> None:
-        """Pause or resume; what runs is aborted by a pause and comes back with what it has."""
-        if paused is not self._paused:
-            await (self.engine.pause() if paused else self.engine.resume())
-            self._paused = paused
+    async def hold(self, mode: PauseMode | None) -> None:
+        """Pause it in this mode, or with None let it go on."""
+        if not self._pause_known or mode is not self._pause:
+            await (self.engine.resume() if mode is None else self.engine.pause(mode))
+            self._pause, self._pause_known = mode, True
 
-    async def serve(self, weights: Weights) -> None:
+    async def drained(self) -> None:
+        """Until no request is open."""
+        await self._drained.wait()
+
+    async def serve(self, weights: Weights, *, flush_cache: bool = True) -> None:
         """Load weights that it does not have, and ask what is served then."""
         if self.holds is None and await self.engine.version() == weights.version:
             self.holds = weights
         if self.holds != weights:
-            await self.engine.update_weights(weights.path, weights.version)
+            await self.engine.update_weights(weights.path, weights.version, flush_cache=flush_cache)
             served = await self.engine.version()
             if served != weights.version:
                 raise EngineError(f"serves version {served} after an update to {weights.version}")
@@ -103,7 +112,7 @@ class Member:
                 self._drained.set()
 
     async def _lend(self) -> None:
-        await self.hold(True)
+        await self.hold(PauseMode.ABORT)
         if self.lent:
             return
         try:

@@ -18,7 +18,7 @@ from agentrl.rollout.episode import initial_messages
 from agentrl.sandbox import bare
 from agentrl.sandbox.bubblewrap.host import check_host
 from agentrl.sandbox.config import Isolation
-from agentrl.tasks.dataset import load_dataset, without_isolation
+from agentrl.tasks.dataset import load_dataset, within_limits, without_isolation
 from agentrl.tasks.task import Task
 
 
@@ -42,7 +42,7 @@ def check_inputs(config: JobConfig, *, left: Collection[str] = ()) -> list[str]:
     """The user's model and tasks. Returns warnings; raises UserError. `left`: see `without_isolation`."""
     chat = Chat.load(check_folder(config.model)) if config.model.recipe is Recipe.none else None
     with tempfile.TemporaryDirectory(prefix="agentrl-preflight-") as folder:
-        dataset = load_dataset(config.tasks, workspace=Path(folder))
+        dataset = within_limits(load_dataset(config.tasks, workspace=Path(folder)), config.sandbox)
         if config.sandbox.isolation is Isolation.none:
             dataset = without_isolation(dataset, left)
     if chat is not None:

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from agentrl.errors import AgentrlError, EngineError, EngineRequestError
-from agentrl.inference.engine import EngineLoad, FinishReason, Generation, SamplingParams
+from agentrl.inference.engine import EngineLoad, FinishReason, Generation, PauseMode, SamplingParams
 from agentrl.inference.sglang_checks import missing_paths
 
 _HEALTH_TIMEOUT_S = 5.0
@@ -78,6 +78,8 @@ class SGLangClient:
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=request_timeout_s)
         self._session: aiohttp.ClientSession | None = None
+        self._serves: int | None = None
+        """Version that the server was last known to serve; None: not asked yet, or an update failed half way."""
 
     @property
     def name(self) -> str:
@@ -90,14 +92,17 @@ class SGLangClient:
         if params.seed is not None:
             sampling["sampling_seed"] = params.seed
         body = {"rid": rid, "input_ids": input_ids, "sampling_params": sampling, "return_logprob": True}
+        if self._serves is not None:
+            # A name space of the prefix cache: what another version computed is not found in it.
+            body["extra_key"] = str(self._serves)
         answer = await self._ask("POST", "/generate", body, _Generated, refusal=EngineRequestError)
         return self._generation(answer, params)
 
     async def abort(self, rid: str | None) -> None:
         await self._send("POST", "/abort_request", {"abort_all": True} if rid is None else {"rid": rid})
 
-    async def pause(self) -> None:
-        await self._send("POST", "/pause_generation", {"mode": "abort"})
+    async def pause(self, mode: PauseMode = PauseMode.ABORT) -> None:
+        await self._send("POST", "/pause_generation", {"mode": mode.value})
 
     async def resume(self) -> None:
         await self._send("POST", "/continue_generation", {})
@@ -105,11 +110,18 @@ class SGLangClient:
     async def flush_cache(self) -> None:
         await self._send("POST", "/flush_cache", {})
 
-    async def update_weights(self, path: str, version: int) -> None:
-        body = {"model_path": path, "weight_version": str(version), "flush_cache": True, "abort_all_requests": False}
+    async def update_weights(self, path: str, version: int, *, flush_cache: bool = True) -> None:
+        body = {
+            "model_path": path,
+            "weight_version": str(version),
+            "flush_cache": flush_cache,
+            "abort_all_requests": False,
+        }
+        self._serves = None
         answer = await self._ask("POST", "/update_weights_from_disk", body, _Updated)
         if not answer.success:
             raise EngineError(f"{self._name}: weights of version {version} were not loaded: {answer.message}")
+        self._serves = version
 
     async def release_memory(self) -> None:
         await self._send("POST", "/release_memory_occupation", {})
@@ -127,7 +139,8 @@ class SGLangClient:
         )
 
     async def version(self) -> int:
-        return self._parse_version((await self._ask("GET", "/model_info", None, _ModelInfo)).weight_version)
+        self._serves = self._parse_version((await self._ask("GET", "/model_info", None, _ModelInfo)).weight_version)
+        return self._serves
 
     async def healthy(self) -> bool:
         try:

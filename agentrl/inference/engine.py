@@ -21,6 +21,17 @@ class FinishReason(StrEnum):
     """It was aborted; the output ids are what had been sampled until then, possibly none."""
 
 
+class PauseMode(StrEnum):
+    """What a pause does to the requests that run. SGLang's words."""
+
+    ABORT = "abort"
+    """They end now, with what they have."""
+    RETRACT = "retract"
+    """They go back to the queue, and their KV is computed again afterwards."""
+    IN_PLACE = "in_place"
+    """They stop between two tokens and go on with the KV that they have."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How to sample. Filters other than temperature are absent on purpose: see the lint rule `sampling_filters`."""
@@ -69,6 +80,8 @@ class Engine(Protocol):
     async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:
         """Sample a continuation of `input_ids`. `rid` has a fixed length in a run: servers match aborts by prefix.
 
+        KV that was computed under one version is never given to a request that is sent under a later one.
+
         Raises EngineRequestError if the server refuses the request as malformed.
         """
         ...
@@ -77,8 +90,8 @@ class Engine(Protocol):
         """Abort one request, or all with None. Their `generate` calls return what was sampled, finish ABORT."""
         ...
 
-    async def pause(self) -> None:
-        """Abort everything running and hold new requests until `resume`."""
+    async def pause(self, mode: PauseMode = PauseMode.ABORT) -> None:
+        """Stop everything that runs, as `mode` says, and hold new requests until `resume`."""
         ...
 
     async def resume(self) -> None: ...
@@ -87,8 +100,12 @@ class Engine(Protocol):
         """Forget all cached prefixes. Only while nothing runs."""
         ...
 
-    async def update_weights(self, path: str, version: int) -> None:
-        """Load the weights in folder `path`, label what follows with `version`, flush the cache."""
+    async def update_weights(self, path: str, version: int, *, flush_cache: bool = True) -> None:
+        """Load the weights in folder `path` and label what is sampled from now on with `version`.
+
+        Waits for what runs, unless the engine is paused. With `flush_cache=False` requests that were paused in place
+        keep their KV; with True there must be none.
+        """
         ...
 
     async def release_memory(self) -> None:

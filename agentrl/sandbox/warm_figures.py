@@ -25,7 +25,7 @@ class Counts:
     dead: int = 0
     """Sandboxes that did not answer when they were handed out, and were replaced."""
     hedged: int = 0
-    """Starts in the place of an overdue one."""
+    """Starts that became overdue: others are made in their place."""
     abandoned: int = 0
     """Overdue starts that were given up."""
     unused: int = 0

@@ -22,7 +22,7 @@ from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Capabilities, Image, Sandbox, SandboxProvider, SandboxSpec, Snapshot
 from agentrl.sandbox.warm_demand import Failures, LaunchRate, StartTimes, level
 from agentrl.sandbox.warm_figures import Acquisitions, Counts, PoolFigures
-from agentrl.sandbox.warm_plan import EMPTY, Kind, Stock, plan
+from agentrl.sandbox.warm_plan import Kind, Stock, plan
 
 MAX_TRIES = 3
 """Starts of one kind that fail in a row, or sandboxes that are dead when handed out, until the request fails."""
@@ -45,6 +45,8 @@ class _Start:
     kind: Kind
     began: float
     task: asyncio.Task[None] | None = None
+    overdue: bool = False
+    """As it was counted."""
     abandoned: bool = False
 
 
@@ -250,15 +252,21 @@ class WarmPool:
             room=self._provider.room,
             starts=self._config.start_concurrency - len(self._starts),
         )
+        self._note_overdue(now)
         for kind in decided.close:
             self._close_warm(kind, group)
         for kind in decided.abandon:
             self._abandon(kind, now)
         for kind in decided.start:
-            self._counts.hedged += stocks.get(kind, EMPTY).overdue > 0
             start = _Start(kind, now)
             self._starts.append(start)
             start.task = group.create_task(self._start(start), name=f"sandbox start {now:.3f}")
+
+    def _note_overdue(self, now: float) -> None:
+        for start in self._starts:
+            if not start.overdue and now >= self._overdue_at(start):
+                start.overdue = True
+                self._counts.hedged += 1
 
     def _stocks(self, now: float) -> dict[Kind, Stock]:
         starts: dict[Kind, list[_Start]] = {kind: [] for kind in self._waiting}

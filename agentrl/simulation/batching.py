@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from agentrl.simulation.config import EngineLaw
 from agentrl.simulation.decoding import DecodeClock
@@ -33,6 +34,8 @@ class Request:
     """The prompt; the caller's own list, which it does not change meanwhile."""
     message: list[int]
     """What will be sampled if nothing ends it before; never empty."""
+    version: int = 0
+    """Of the weights under which it was sent: the prefix cache gives it nothing of another one."""
     num_sampled: int = 0
     """Tokens of `message` that are out; while it runs, those that were when it last joined."""
     num_cached: int | None = None
@@ -84,6 +87,7 @@ class Batching:
         self._prefill_ids: list[int] = []
         """Those of its tokens that the cache did not have."""
         self._prefilled_at = math.inf
+        self._held = False
         self.stats = EngineStats()
 
     # --- what is there
@@ -139,7 +143,7 @@ class Batching:
         ended = self._take_ended()
         if self._running and self.free_tokens < len(self._running) + _ALMOST:
             self._make_room()
-        if self._prefilling is None:
+        if self._prefilling is None and not self._held:
             self._admit(now)
         return ended
 
@@ -157,9 +161,28 @@ class Batching:
                 self._queue.remove(request)
         return aborted
 
+    def hold(self, now: float) -> None:
+        """Put everything back into the queue and start nothing until `release`.
+
+        What was computed stays in the cache: unless it is flushed meanwhile, each goes on after a prefill of one token.
+        """
+        self._clock.advance(now)
+        self._held = True
+        if self._prefilling is not None:
+            request = self._prefilling
+            self._leave_prefill(request)
+            self._queue.appendleft(request)
+        for request in sorted(self._running.values(), key=attrgetter("number"), reverse=True):
+            self._leave(request)
+            self._queue.appendleft(request)
+
+    def release(self) -> None:
+        """Let what is queued start again; `tick` afterwards."""
+        self._held = False
+
     def flush(self) -> None:
-        """Forget all prefixes. Only while not busy."""
-        assert not self.busy
+        """Forget all prefixes. Only while nothing runs."""
+        assert not self._running and self._prefilling is None
         self._cache.clear()
 
     # --- decoding
@@ -218,7 +241,7 @@ class Batching:
         if not self._queue or len(self._running) >= self._law.max_running:
             return
         ids = self._queue[0].known()
-        node, cached = self._cache.match(ids, len(ids) - 1)
+        node, cached = self._cache.match(ids, len(ids) - 1, self._queue[0].version)
         self._cache.lock(node)
         need = len(ids) - cached
         reserve = self._law.reserve_tokens * (len(self._running) + 1) if self._running else 0

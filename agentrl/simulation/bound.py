@@ -1,6 +1,7 @@
 """What no controller could beat on the same drawn episodes: a lower bound for each resource. Pure.
 
-Optimistic on purpose: every token is sampled in a full batch, nothing is prefilled twice, nobody waits for anybody.
+Optimistic on purpose: every token is sampled in a batch as full as KV allows, nothing is prefilled twice, nobody waits
+for anybody.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def bound(
     alone = [unloaded_s(life, workload, hardware.engine, warm=warm) for life in lives]
     starts_s = sum(life.start_cold_s for life in lives)
     law = hardware.trainer
-    work_s = sum(engine_s(life, workload, hardware.engine) for life in lives)
+    work_s = engine_s(lives, workload, hardware.engine)
     return Bound(
         longest=0.0 if carry_over else max(alone),
         engines=work_s / hardware.engines / batches,
@@ -94,17 +95,19 @@ def unloaded_s(life: Life, workload: Workload, law: EngineLaw, *, warm: bool) ->
     return start_s + sampling_s + prefill_s + tools_s + life.verifier_s
 
 
-def engine_s(life: Life, workload: Workload, law: EngineLaw) -> float:
-    """Seconds of one engine that an episode needs at least: its tokens in full batches, its context prefilled once.
+def engine_s(lives: Sequence[Life], workload: Workload, law: EngineLaw) -> float:
+    """Seconds of one engine that episodes need at least: their tokens in full batches, their contexts prefilled once.
 
-    A prefill costs the others only what it slows their decoding by.
+    A batch is full with `max_running` requests, or when their contexts fill the KV cache; a group's prompt counts there
+    once. A prefill costs the others only what it slows their decoding by.
     """
-    per_token_s = law.step_s / law.max_running + law.step_per_running_s
-    sampling_s = sum(
-        turn.generated_tokens * (per_token_s + _read_s(law, context))
-        for turn, context in zip(life.turns, _contexts(life, workload), strict=True)
-    )
-    prefill_s = _num_prefilled(life, workload) / law.prefill_tokens_per_s
+    turns = [pair for life in lives for pair in zip(life.turns, _contexts(life, workload), strict=True)]
+    tokens = sum(turn.generated_tokens for turn, _ in turns)
+    read = sum(turn.generated_tokens * context for turn, context in turns)
+    shared = workload.prompt_tokens * (1 - 1 / workload.group_size) * tokens
+    num_steps = max(tokens / law.max_running, (read - shared) / law.kv_tokens)
+    prefill_s = sum(_num_prefilled(life, workload) for life in lives) / law.prefill_tokens_per_s
+    sampling_s = law.step_s * num_steps + law.step_per_running_s * tokens + _read_s(law, read)
     return sampling_s + prefill_s * (1 - law.decode_share_while_prefilling)
 
 

@@ -12,10 +12,11 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from contextvars import copy_context
+from dataclasses import dataclass, field
 
 from agentrl.clock import monotonic
 from agentrl.errors import EngineError, EngineRequestError
-from agentrl.inference.engine import EngineLoad, FinishReason, Generation, SamplingParams
+from agentrl.inference.engine import EngineLoad, FinishReason, Generation, PauseMode, SamplingParams
 from agentrl.simulation.batching import Batching, EngineStats, Request
 from agentrl.simulation.config import EngineLaw
 
@@ -24,6 +25,16 @@ Speaker = Callable[[str, list[int]], list[int]]
 
 LOGPROB = -1.0
 """Of every sampled token."""
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A request's caller, and what is known of its answer."""
+
+    params: SamplingParams
+    answer: asyncio.Future[Generation]
+    versions: list[int] = field(default_factory=list)
+    """Of the tokens that were sampled before the last change of weights."""
 
 
 class SimulatedEngine:
@@ -37,7 +48,7 @@ class SimulatedEngine:
         self._context = copy_context()
         self._numbers = itertools.count()
         self._batching = Batching(law, monotonic())
-        self._answers: dict[int, tuple[SamplingParams, asyncio.Future[Generation]]] = {}
+        self._asked: dict[int, _Asked] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._paused = self._loading = self._released = False
         self._alive = True
@@ -52,12 +63,13 @@ class SimulatedEngine:
 
     async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:
         self._check_request(input_ids, params)
+        version = self._version
         await self._spend(self._law.request_s)
         await self._until(lambda: not (self._paused or self._loading or self._released))
         message = self._speaker(rid, input_ids)[: params.max_new_tokens]
-        request = Request(number=next(self._numbers), rid=rid, ids=input_ids, message=message)
+        request = Request(number=next(self._numbers), rid=rid, ids=input_ids, message=message, version=version)
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
-        self._answers[request.number] = params, answer
+        self._asked[request.number] = _Asked(params, answer)
         self._batching.submit(request)
         self._tick()
         try:
@@ -71,14 +83,22 @@ class SimulatedEngine:
         async with self._request():
             self._abort(lambda request: rid is None or request.rid.startswith(rid))
 
-    async def pause(self) -> None:
+    async def pause(self, mode: PauseMode = PauseMode.ABORT) -> None:
+        """Retracted requests differ from those in place by the flush of the cache alone."""
         async with self._request():
             self._paused = True
-            self._abort(lambda request: True)
+            if mode is PauseMode.ABORT:
+                self._abort(lambda request: True)
+            else:
+                self._tick()
+                self._batching.hold(monotonic())
+                self._tick()
 
     async def resume(self) -> None:
         async with self._request():
             self._paused = False
+            self._batching.release()
+            self._tick()
             self._notify()
 
     async def flush_cache(self) -> None:
@@ -86,13 +106,15 @@ class SimulatedEngine:
             self._check_idle("flush the cache")
             self._batching.flush()
 
-    async def update_weights(self, path: str, version: int) -> None:
+    async def update_weights(self, path: str, version: int, *, flush_cache: bool = True) -> None:
         async with self._request():
             self._loading = True
             try:
-                await self._until(lambda: not self._batching.busy)
+                await self._until(lambda: self._paused or not self._batching.busy)
                 await self._spend(self._law.update_weights_s)
-                self._batching.flush()
+                if flush_cache:
+                    self._batching.flush()
+                self._label_sampled()
                 self._version = version
             finally:
                 self._loading = False
@@ -142,10 +164,10 @@ class SimulatedEngine:
     def die(self) -> None:
         """As if the server were killed: everything fails from now on, and what runs fails with it."""
         self._alive = False
-        for _, answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(EngineError(f"{self._name}: connection lost"))
-        self._answers.clear()
+        for asked in self._asked.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(EngineError(f"{self._name}: connection lost"))
+        self._asked.clear()
         self._batching.abort(lambda request: True, monotonic())
         self._tick()
         self._notify()
@@ -176,22 +198,28 @@ class SimulatedEngine:
 
     def _answer(self, ended: Iterable[Request]) -> None:
         for request in ended:
-            params, answer = self._answers.pop(request.number, (None, None))
-            if params is not None and answer is not None and not answer.done():
-                answer.set_result(self._generation(request, params))
+            asked = self._asked.pop(request.number, None)
+            if asked is not None and not asked.answer.done():
+                asked.answer.set_result(self._generation(request, asked))
         if not self._batching.busy:
             self._notify()
 
-    def _generation(self, request: Request, params: SamplingParams) -> Generation:
+    def _label_sampled(self) -> None:
+        """What the requests that stand still have sampled is of the version before."""
+        for request in self._batching.requests():
+            if asked := self._asked.get(request.number):
+                asked.versions += [self._version] * (request.num_sampled - len(asked.versions))
+
+    def _generation(self, request: Request, asked: _Asked) -> Generation:
         ids = request.message[: request.num_sampled]
         if request.aborted:
             finish = FinishReason.ABORT
         else:
-            finish = FinishReason.STOP if ids[-1] in params.stop_token_ids else FinishReason.LENGTH
+            finish = FinishReason.STOP if ids[-1] in asked.params.stop_token_ids else FinishReason.LENGTH
         return Generation(
             ids=ids,
             logprobs=[LOGPROB] * len(ids),
-            versions=[self._version] * len(ids),
+            versions=asked.versions + [self._version] * (len(ids) - len(asked.versions)),
             finish=finish,
             cached_tokens=request.num_cached or 0,
         )

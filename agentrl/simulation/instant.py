@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentrl.errors import EngineError, SandboxError
-from agentrl.inference.engine import EngineLoad, FinishReason, Generation, SamplingParams
+from agentrl.inference.engine import EngineLoad, FinishReason, Generation, PauseMode, SamplingParams
 from agentrl.sandbox.provider import (
     NO_LIMITS,
     Capabilities,
@@ -54,7 +54,7 @@ class InstantEngine:
     async def abort(self, rid: str | None) -> None:
         self._check()
 
-    async def pause(self) -> None:
+    async def pause(self, mode: PauseMode = PauseMode.ABORT) -> None:
         self._check()
         self._open.clear()
 
@@ -65,7 +65,7 @@ class InstantEngine:
     async def flush_cache(self) -> None:
         self._check()
 
-    async def update_weights(self, path: str, version: int) -> None:
+    async def update_weights(self, path: str, version: int, *, flush_cache: bool = True) -> None:
         self._check()
         self._version = version
 

@@ -16,6 +16,8 @@ from agentrl.simulation.run import Scenario, build, reference_config
 
 OVER_PROVISION = 1.25
 """Episodes that may be started, or be live, for one that a batch takes."""
+POOL_FILLS_S = 600.0
+"""Time before collecting begins, which no policy's figures count: the warm pool stands filled, as in a running job."""
 STEADY_STEPS = WARM_UP_BATCHES + 5
 _NO_LIMIT = 1e9
 
@@ -138,7 +140,7 @@ def scenario_of(way: Way, workload: Workload, hardware: Hardware, *, seed: int) 
         hardware=hardware,
         hygiene=way.hygiene,
         routing=way.routing,
-        engine_start_s=hardware.engine.restart_s,  # in which the warm pool fills; no policy's time counts it
+        engine_start_s=POOL_FILLS_S,
     )
 
 

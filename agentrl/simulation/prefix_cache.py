@@ -1,4 +1,6 @@
-"""A radix tree over token ids: what an engine's KV cache holds, shared by running requests and kept for later ones.
+"""Radix trees over token ids: what an engine's KV cache holds, shared by running requests and kept for later ones.
+
+One tree for each version of the weights under which requests were sent: none finds what another one's computed.
 
 Tokens on the path of a running request are locked; of the rest, the least recently used leaf gives up its tail first.
 """
@@ -30,7 +32,7 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Forget everything. Only while nothing is locked."""
-        self._root = Node([], None)
+        self._roots: dict[int, Node] = {}
         self.num_tokens = 0
         self.num_locked = 0
 
@@ -38,13 +40,13 @@ class PrefixCache:
     def num_evictable(self) -> int:
         return self.num_tokens - self.num_locked
 
-    def match(self, ids: list[int], limit: int) -> tuple[Node, int]:
+    def match(self, ids: list[int], limit: int, version: int = 0) -> tuple[Node, int]:
         """The node at which the longest known prefix of `ids[:limit]` ends, and its length in tokens."""
-        return self._walk(self._root, ids, limit)
+        return self._walk(self._root(version), ids, limit)
 
     def insert(self, ids: list[int]) -> Node:
         """Know all of `ids`. Returns the node at which they end."""
-        return self.extend(self._root, ids)
+        return self.extend(self._root(0), ids)
 
     def extend(self, node: Node, ids: list[int]) -> Node:
         """Know `ids` behind the path that ends at `node`. Returns the node at which they end."""
@@ -74,6 +76,12 @@ class PrefixCache:
             evicted += self._trim(leaf, num_tokens - evicted)
         self.num_tokens -= evicted
         return evicted
+
+    def _root(self, version: int) -> Node:
+        root = self._roots.get(version)
+        if root is None:
+            root = self._roots[version] = Node([], None)
+        return root
 
     def _walk(self, node: Node, ids: list[int], limit: int) -> tuple[Node, int]:
         """Down from `node` along `ids[:limit]`: where they leave the tree, and after how many tokens."""
@@ -106,7 +114,7 @@ class PrefixCache:
 
     def _oldest_free_leaf(self) -> Node | None:
         oldest: Node | None = None
-        stack = list(self._root.children.values())
+        stack = [node for root in self._roots.values() for node in root.children.values()]
         while stack:
             node = stack.pop()
             stack.extend(node.children.values())

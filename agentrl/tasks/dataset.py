@@ -11,6 +11,7 @@ from random import Random
 
 from agentrl.errors import ImageError, TaskError, UserError
 from agentrl.sandbox.bare.places import folders_of, misfit
+from agentrl.sandbox.config import Isolation, SandboxConfig
 from agentrl.tasks.config import Family, TasksConfig
 from agentrl.tasks.families import FAMILIES, digest, write_tasks
 from agentrl.tasks.families.files import TaskFiles
@@ -66,18 +67,34 @@ def without_isolation(dataset: Dataset, left: Collection[str] = ()) -> Dataset:
     return _without(dataset, obstacle)
 
 
-def _without(dataset: Dataset, obstacle: Callable[[Task], str | None]) -> Dataset:
-    """Without the tasks that have one. Raises UserError if no task is left to train on."""
-    found = {task.name: obstacle(task) for task in (*dataset.train, *dataset.heldout)}
-    train = tuple(task for task in dataset.train if found[task.name] is None)
-    heldout = tuple(task for task in dataset.heldout if found[task.name] is None)
+def within_limits(dataset: Dataset, limits: SandboxConfig) -> Dataset:
+    """Without the tasks that ask for more than a sandbox gets. Raises UserError if none is left."""
+    return _without(dataset, lambda task: over_limits(task, limits))
+
+
+def over_limits(task: Task, limits: SandboxConfig) -> str | None:
+    """What a task asks for beyond the limits of a sandbox, None if it keeps within them.
+
+    With less than it asks for, a good agent would fail for want of memory or disk, and be blamed for it. Without
+    isolation there are no limits.
+    """
+    if limits.isolation is Isolation.none:
+        return None
+    asked = [("memory_mb", task.spec.memory_mb, limits.memory_mb), ("disk_mb", task.spec.disk_mb, limits.disk_mb)]
+    over = [f"{name} {wanted} (sandbox.{name} is {most})" for name, wanted, most in asked if (wanted or 0) > most]
+    return f"asks for {' and '.join(over)}" if over else None
+
+
+def _without(dataset: Dataset, why_not: Callable[[Task], str | None]) -> Dataset:
+    found = {task.name: why_not(task) for task in (*dataset.train, *dataset.heldout)}
     skipped = [
-        Skipped(task.folder, reason)
-        for task in (*dataset.train, *dataset.heldout)
-        if (reason := found[task.name]) is not None
+        Skipped(task.folder, reason) for task in (*dataset.train, *dataset.heldout) if (reason := found[task.name])
     ]
+    train, heldout = (
+        tuple(task for task in tasks if found[task.name] is None) for tasks in (dataset.train, dataset.heldout)
+    )
     if not train:
-        raise UserError(f"tasks: none can run here: {skipped[0].reason}")
+        raise UserError(f"tasks: none can run here: the first {skipped[0].reason}")
     return Dataset(train, heldout, (*dataset.skipped, *skipped))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from agentrl.errors import EngineRequestError
-from agentrl.inference.engine import Engine, FinishReason, Generation, SamplingParams
+from agentrl.inference.engine import Engine, FinishReason, Generation, PauseMode, SamplingParams
 
 PROMPT = list(range(20, 60))
 LONG = 1500
@@ -19,6 +19,10 @@ LONG = 1500
 SHORT = SamplingParams(max_new_tokens=8)
 
 EngineCheck = Callable[[Engine], Awaitable[None]]
+PublicationCheck = Callable[[Engine, str], Awaitable[None]]
+"""With a folder of weights that the engine can load."""
+_SPANNING = 400
+"""Tokens of a request in the middle of which weights change."""
 
 
 def start(engine: Engine, rid: str, max_new_tokens: int = LONG) -> asyncio.Task[Generation]:
@@ -125,6 +129,58 @@ async def an_idle_engine_says_so(engine: Engine) -> None:
     assert 0 <= load.kv_tokens_used < load.kv_tokens_capacity
     assert await engine.healthy()
 
+
+async def what_is_paused_in_place_goes_on_and_carries_both_versions(engine: Engine, weights: str) -> None:
+    version = await engine.version()
+    spanning = await _across_an_update(engine, "cj-0000", weights, PauseMode.IN_PLACE, flush_cache=False)
+    _carries_both_versions(spanning, version)
+    assert await engine.version() == version + 1
+
+
+async def what_is_retracted_goes_on_and_carries_both_versions(engine: Engine, weights: str) -> None:
+    version = await engine.version()
+    spanning = await _across_an_update(engine, "ck-0000", weights, PauseMode.RETRACT, flush_cache=True)
+    _carries_both_versions(spanning, version)
+
+
+async def kv_of_an_old_version_is_not_for_new_requests(engine: Engine, weights: str) -> None:
+    await engine.flush_cache()
+    await engine.version()
+    before = await engine.generate("cl-0000", PROMPT, SHORT)
+    spanning = await _across_an_update(engine, "cl-0001", weights, PauseMode.IN_PLACE, flush_cache=False)
+    for key, known in enumerate((before, spanning)):
+        fresh = await engine.generate(f"cl-001{key}", [*PROMPT, *known.ids[: 4 * (key + 1)]], SHORT)
+        # The second one may find what the first one computed, which is of the new version.
+        assert fresh.cached_tokens <= key * (len(PROMPT) + 8)
+        assert set(fresh.versions) == {await engine.version()}
+
+
+async def _across_an_update(
+    engine: Engine, rid: str, weights: str, mode: PauseMode, *, flush_cache: bool
+) -> Generation:
+    """A request that has sampled something when weights change, and the rest afterwards."""
+    version = await engine.version()
+    await engine.flush_cache()
+    running = start(engine, rid, _SPANNING)
+    while (await engine.load()).kv_tokens_used < len(PROMPT) + 4:  # noqa: ASYNC110 (it happens in the engine)
+        await asyncio.sleep(0.002)
+    await engine.pause(mode)
+    await engine.update_weights(weights, version + 1, flush_cache=flush_cache)
+    await engine.resume()
+    return await running
+
+
+def _carries_both_versions(spanning: Generation, version: int) -> None:
+    assert (spanning.finish, len(spanning.ids), len(spanning.logprobs)) == (FinishReason.LENGTH, _SPANNING, _SPANNING)
+    assert spanning.versions == sorted(spanning.versions)
+    assert set(spanning.versions) == {version, version + 1}
+
+
+PUBLICATION_CHECKS: list[PublicationCheck] = [
+    what_is_paused_in_place_goes_on_and_carries_both_versions,
+    what_is_retracted_goes_on_and_carries_both_versions,
+    kv_of_an_old_version_is_not_for_new_requests,
+]
 
 ENGINE_CHECKS: list[EngineCheck] = [
     a_generation_has_a_logprob_and_a_version_for_its_ids,

@@ -25,7 +25,8 @@ from safetensors.torch import load_file, save_file
 
 from agentrl.errors import EngineError, EngineRequestError
 from agentrl.inference.client import SGLangClient
-from agentrl.inference.engine import FinishReason, Generation, SamplingParams
+from agentrl.inference.engine import FinishReason, Generation, PauseMode, SamplingParams
+from tests.contracts.engine import PUBLICATION_CHECKS, PublicationCheck
 from tests.fixtures.engine import (
     reference_logprobs,
     running_engine,
@@ -240,6 +241,37 @@ async def test_new_weights_serve_under_their_version_and_nothing_old_is_reused(
     generation = await client.generate("h-0002", PROMPT, SamplingParams(max_new_tokens=16))
     assert set(generation.versions) == {version + 2}
     assert generation.logprobs == pytest.approx(told(server.model, PROMPT, generation), abs=1e-3)
+
+
+@pytest.mark.parametrize("check", PUBLICATION_CHECKS, ids=lambda check: check.__name__)
+async def test_requests_in_flight_when_weights_change(
+    check: PublicationCheck, server: Server, client: SGLangClient
+) -> None:
+    await check(client, str(server.model))
+
+
+async def test_what_is_retracted_goes_on_as_the_new_weights_would(
+    server: Server, client: SGLangClient, tmp_path: Path
+) -> None:
+    newer = perturbed(server.model, tmp_path / "newer")
+    version = await client.version()
+    try:
+        async with streaming(server, "h-1000", max_new_tokens=300) as stream:
+            await stream.next()
+            await client.pause(PauseMode.RETRACT)
+            await client.update_weights(str(newer), version + 1)
+            await client.resume()
+            answer = await stream.last()
+    finally:
+        await client.update_weights(str(server.model), version + 2)
+    ids, meta = answer["output_ids"], answer["meta_info"]
+    (old, new) = meta["weight_versions"]
+    assert (old["version"], old["start"], new["version"], new["end"]) == (str(version), 0, str(version + 1), 300)
+    logprobs = [entry[0] for entry in meta["output_token_logprobs"]]
+    for folder, span in ((server.model, old), (newer, new)):
+        expected = reference_logprobs(folder, [*PROMPT, *ids])
+        told_by_it = [expected[len(PROMPT) - 1 + at, ids[at]].item() for at in range(span["start"], span["end"])]
+        assert logprobs[span["start"] : span["end"]] == pytest.approx(told_by_it, abs=1e-3)
 
 
 async def test_weights_that_cannot_be_loaded_change_nothing(

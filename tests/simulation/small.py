@@ -30,13 +30,15 @@ def scenario(
     laws: Sequence[str] = (),
     machines: Sequence[str] = (),
     schedule: dict[str, Any] | None = None,
+    publish: dict[str, Any] | None = None,
 ) -> Scenario:
-    """`schedule` replaces fields of the job's schedule."""
+    """`schedule` and `publish` replace fields of the job's."""
     drawn, built = workload(*laws), hardware(*machines)
     config = reference_config(drawn, built, seed=seed, steps=steps, window_groups=window_groups, live=live)
     config = replace(
         config,
         schedule=replace(config.schedule, **(schedule or {})),
+        publish=replace(config.publish, **(publish or {})),
         agent=replace(config.agent, turn_timeout_s=3600.0),
     )
     return Scenario(config=config, workload=drawn, hardware=built)

@@ -9,7 +9,7 @@ from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.life import World
 from agentrl.simulation.loop import simulate
 from agentrl.simulation.sandbox import SimulatedProvider
-from tests.contracts.engine import ENGINE_CHECKS, EngineCheck
+from tests.contracts.engine import ENGINE_CHECKS, PUBLICATION_CHECKS, EngineCheck, PublicationCheck
 from tests.contracts.sandbox import SANDBOX_CHECKS, SandboxCheck
 
 
@@ -24,6 +24,16 @@ def test_simulated_engine(check: EngineCheck, seed: int) -> None:
     async def main() -> None:
         law = load_hardware("h8", ["engine.context_tokens=2048", "engine.kv_tokens=65536"]).engine
         await check(SimulatedEngine("engine-0", law, endless))
+
+    simulate(main(), seed=seed, horizon_s=3600)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("check", PUBLICATION_CHECKS, ids=lambda check: check.__name__)
+def test_publication_to_a_simulated_engine(check: PublicationCheck, seed: int) -> None:
+    async def main() -> None:
+        law = load_hardware("h8", ["engine.context_tokens=2048", "engine.kv_tokens=65536"]).engine
+        await check(SimulatedEngine("engine-0", law, endless), "/weights")
 
     simulate(main(), seed=seed, horizon_s=3600)
 

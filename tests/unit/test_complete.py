@@ -14,7 +14,7 @@ from agentrl.config.complete import candidates
     ("word", "expected"),
     [
         ("sched", ["schedule.", "schedule="]),
-        ("schedule.st", ["schedule.stall_timeout_s=", "schedule.steps="]),
+        ("schedule.ste", ["schedule.steps="]),
         ("model=", ["model=folder", "model=mine", "model=smollm2", "model=tiny"]),
         ("model=t", ["model=tiny"]),
         ("tasks.family=", ["tasks.family=boxes", "tasks.family=none", "tasks.family=shell_basics"]),

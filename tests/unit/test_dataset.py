@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import UserError
+from agentrl.sandbox.config import SandboxConfig
 from agentrl.tasks.config import Family, TasksConfig
-from agentrl.tasks.dataset import load_dataset
+from agentrl.tasks.dataset import load_dataset, within_limits
 from tests.fixtures.task_folders import make_task
 
 
@@ -108,6 +109,19 @@ def test_neither_and_both(tmp_path: Path) -> None:
         load_dataset(TasksConfig(), workspace=tmp_path)
     with pytest.raises(UserError, match="leave one out"):
         load_dataset(TasksConfig(family=Family.boxes, path="x"), workspace=tmp_path)
+
+
+def test_a_task_that_asks_for_more_than_a_sandbox_gets_is_left_out_and_said(tmp_path: Path) -> None:
+    make_task(tmp_path / "big", toml='[environment]\nmemory = "2G"\nstorage_mb = 4096')
+    make_task(tmp_path / "small", toml="[environment]\nmemory_mb = 256")
+    loaded = load_dataset(TasksConfig(path=str(tmp_path), num_heldout=0), workspace=tmp_path / "w")
+    dataset = within_limits(loaded, SandboxConfig(memory_mb=512, disk_mb=128))
+    assert names(dataset.train) == ["small"]
+    asked = "asks for memory_mb 2048 (sandbox.memory_mb is 512) and disk_mb 4096 (sandbox.disk_mb is 128)"
+    assert [skipped.reason for skipped in dataset.skipped] == [asked]
+    assert len(within_limits(loaded, SandboxConfig(memory_mb=2048, disk_mb=4096)).train) == 2
+    with pytest.raises(UserError, match="none can run here: the first asks for memory_mb"):
+        within_limits(loaded, SandboxConfig(memory_mb=128, disk_mb=64))
 
 
 def test_tasks_that_may_use_a_network_are_left_out_unless_they_shall_do_without(tmp_path: Path) -> None:

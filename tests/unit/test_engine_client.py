@@ -13,7 +13,7 @@ from aiohttp import web
 
 from agentrl.errors import EngineError, EngineRequestError
 from agentrl.inference.client import SGLangClient
-from agentrl.inference.engine import FinishReason, SamplingParams
+from agentrl.inference.engine import FinishReason, PauseMode, SamplingParams
 
 PARAMS = SamplingParams(max_new_tokens=3, temperature=0.5, stop_token_ids=(9,), seed=4)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -73,6 +73,42 @@ async def test_a_request_has_sglangs_shape_and_the_answer_becomes_a_generation()
     assert seen == [("POST", "/generate", body)]
     assert (generation.ids, generation.logprobs, generation.finish) == ([1, 2], [-0.5, -1.5], FinishReason.LENGTH)
     assert (generation.versions, generation.cached_tokens) == ([7, 7], 5)
+
+
+async def test_requests_name_the_version_that_the_server_is_known_to_serve() -> None:
+    seen: list[Any] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        body = await request.json() if request.can_read_body else {}
+        seen.append((request.path, body.get("extra_key")))
+        if request.path == "/update_weights_from_disk":
+            return web.json_response({"success": body["model_path"] != "/broken"})
+        return web.json_response({"weight_version": "7"} if request.path == "/model_info" else generated())
+
+    async with serving(handler) as client:
+        await client.version()
+        await client.generate("a", [1], PARAMS)
+        await client.update_weights("/weights", 8, flush_cache=False)
+        await client.generate("b", [1], PARAMS)
+        with pytest.raises(EngineError):
+            await client.update_weights("/broken", 9)
+        await client.generate("c", [1], PARAMS)
+    assert [key for path, key in seen if path == "/generate"] == ["7", "8", None]
+
+
+@pytest.mark.parametrize("mode", PauseMode)
+async def test_a_pause_and_an_update_say_what_becomes_of_requests(mode: PauseMode) -> None:
+    seen: list[Any] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append(await request.json())
+        return web.json_response({"success": True})
+
+    async with serving(handler) as client:
+        await client.pause(mode)
+        await client.update_weights("/weights", 8, flush_cache=mode is not PauseMode.IN_PLACE)
+    update = {"model_path": "/weights", "weight_version": "8", "abort_all_requests": False}
+    assert seen == [{"mode": mode.value}, update | {"flush_cache": mode is not PauseMode.IN_PLACE}]
 
 
 async def test_an_abort_before_the_first_token_is_an_empty_generation() -> None:

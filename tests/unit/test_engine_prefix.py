@@ -45,6 +45,15 @@ def test_equal_hashes_of_different_tokens_are_not_a_match() -> None:
     assert match_length(index, list(range(100, 132))) == 0
 
 
+def test_another_name_space_knows_nothing() -> None:
+    index = PrefixIndex()
+    tokens = list(range(40))
+    ParkedCache(index).add(Parked(tokens, 40, block_hashes(tokens, "7"), "7"))
+    assert index.match(tokens, block_hashes(tokens, "8"), 39, "8").usable == 0
+    assert index.match(tokens, block_hashes(tokens, "7"), 39, "8").usable == 0
+    assert index.match(tokens, block_hashes(tokens, "7"), 39, "7").usable == 39
+
+
 def test_tells_what_a_running_prefill_will_have() -> None:
     index = PrefixIndex()
     running = parked(list(range(64)))

@@ -9,7 +9,7 @@ import pytest
 from agentrl.controller.fleet import Fleet
 from agentrl.controller.member import Weights
 from agentrl.errors import EngineError
-from agentrl.inference.engine import Generation, SamplingParams
+from agentrl.inference.engine import Generation, PauseMode, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.simulation.instant import InstantEngine
 
@@ -102,7 +102,7 @@ async def test_engine_that_cannot_take_new_weights_leaves_the_fleet() -> None:
 
 async def test_engine_that_lies_about_its_version_leaves_the_fleet() -> None:
     class Liar(InstantEngine):
-        async def update_weights(self, path: str, version: int) -> None:
+        async def update_weights(self, path: str, version: int, *, flush_cache: bool = True) -> None:
             return
 
     failed: list[str] = []
@@ -147,7 +147,7 @@ async def test_engine_that_does_not_answer_a_turn_leaves_the_fleet() -> None:
 
 async def test_engine_that_does_not_obey_an_order_in_time_leaves_the_fleet() -> None:
     class Deaf(InstantEngine):
-        async def pause(self) -> None:
+        async def pause(self, mode: PauseMode = PauseMode.ABORT) -> None:
             await asyncio.Event().wait()
 
     failed: list[str] = []

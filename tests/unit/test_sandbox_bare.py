@@ -75,7 +75,7 @@ def test_the_topmost_missing_folders_are_made_and_none_twice(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("workdir", ["/", "/root", "/srv"])
 def test_a_working_folder_that_is_there_is_refused(workdir: str) -> None:
-    with pytest.raises(ImageError, match=f"bring its own {workdir},"):
+    with pytest.raises(ImageError, match=f"needs a {workdir} of its own"):
         folders_of(Image(workdir=workdir), exists=holds("/root", "/srv"))
     left = {workdir} - {"/"}
     assert not left or folders_of(Image(workdir=workdir), exists=holds("/root", "/srv"), left=left)
@@ -107,9 +107,9 @@ def test_tasks_that_need_isolation_are_left_out_with_the_reason() -> None:
     assert [one.name for one in (*found.train, *found.heldout)] == ["good"]
     assert {skipped.folder.name: skipped.reason.split()[0] for skipped in found.skipped} == {
         "user": "runs",
-        "here": "without",
+        "here": "needs",
     }
-    with pytest.raises(UserError, match="none can run here: without isolation a task must bring its own /usr"):
+    with pytest.raises(UserError, match="none can run here: the first needs a /usr of its own"):
         without_isolation(Dataset((task("here", workdir="/usr"),), ()))
 
 

@@ -17,10 +17,11 @@ from agentrl.inference.embedded.kv import KvCache
 from agentrl.inference.embedded.model import CausalModel
 from agentrl.inference.embedded.requests import BadRequest
 from agentrl.inference.embedded.sampling import Sampler
-from agentrl.inference.embedded.scheduler import Limits, PauseMode, Scheduler
+from agentrl.inference.embedded.scheduler import Limits, Scheduler
 from agentrl.inference.embedded.sequence import End, Sequence, Snapshot
 from agentrl.inference.embedded.stats import Stats, Totals
 from agentrl.inference.embedded.weights import WeightsError
+from agentrl.inference.engine import PauseMode
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
 MEMORY_TAGS = (WEIGHTS, KV_CACHE, "cuda_graph")

@@ -20,6 +20,8 @@ class Holder(Protocol):
     """Something with KV for the first `kv_len` of `tokens`."""
 
     tokens: list[int]
+    extra_key: str
+    """Only holders of the same one are found."""
     kv_len: int
 
 
@@ -31,6 +33,7 @@ class Parked:
     """Exactly those whose KV is held."""
     kv_len: int
     blocks: list[int]
+    extra_key: str = ""
     kv: Any = field(default=None, repr=False)
 
 
@@ -43,10 +46,10 @@ class Match:
     potential: int
 
 
-def block_hashes(tokens: list[int]) -> list[int]:
-    """Chained hashes of the whole blocks of `tokens`."""
+def block_hashes(tokens: list[int], extra_key: str = "") -> list[int]:
+    """Chained hashes of the whole blocks of `tokens` in the name space `extra_key`."""
     hashes: list[int] = []
-    chained = 0
+    chained = hash(extra_key)
     for end in range(BLOCK, len(tokens) + 1, BLOCK):
         chained = hash((chained, *tokens[end - BLOCK : end]))
         hashes.append(chained)
@@ -82,13 +85,15 @@ class PrefixIndex:
             if held is not None and held.pop(id(holder), None) is not None and not held:
                 del self._holders[block]
 
-    def match(self, tokens: list[int], blocks: list[int], limit: int) -> Match:
+    def match(self, tokens: list[int], blocks: list[int], limit: int, extra_key: str = "") -> Match:
         """Best holder for a prefix of at most `limit` of `tokens`, whose whole blocks hash to `blocks`."""
         best, usable, potential = None, 0, 0
         for depth in range(len(blocks), 0, -1):
             if usable >= depth * BLOCK:
                 break
             for holder in islice(reversed(self._holders.get(blocks[depth - 1], {}).values()), _CANDIDATES):
+                if holder.extra_key != extra_key:
+                    continue
                 length = min(common_prefix(holder.tokens, tokens, depth * BLOCK), limit)
                 potential = max(potential, length)
                 if min(length, holder.kv_len) > usable:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from agentrl.inference.embedded.scheduler import PauseMode
 from agentrl.inference.embedded.sequence import Sampling
+from agentrl.inference.engine import PauseMode
 
 _GREEDY_BELOW = 1e-6
 _DEFAULT_NEW_TOKENS = 128
@@ -60,6 +60,8 @@ class GenerateBody(msgspec.Struct, forbid_unknown_fields=True):
     text: Any = None
     sampling_params: msgspec.Raw = msgspec.Raw()
     rid: str | list[str] | None = None
+    extra_key: str | None = None
+    """Name space of the prefix cache, for all prompts."""
     stream: bool = False
     return_logprob: bool = False
     logprob_start_len: int | None = None
@@ -110,6 +112,7 @@ class Prompt:
     ids: list[int]
     sampling: Sampling
     seed: int | None
+    extra_key: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +148,7 @@ def parse_generate(data: bytes, model: ServedModel) -> GenerateRequest:
                 ids=_checked_ids(ids, model),
                 sampling=_sampling(param, len(ids), model),
                 seed=param.sampling_seed,
+                extra_key=body.extra_key or "",
             )
             for rid, ids, param in zip(rids, prompts, params, strict=True)
         ],

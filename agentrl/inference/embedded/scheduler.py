@@ -5,7 +5,7 @@ samples to `commit`. Invariants:
 - A sequence is admitted only when everything that it and the running ones may ever need fits in `max_total_tokens`,
   so a running sequence never waits for memory, and nothing deadlocks. The prefix cache lives in what is left over.
 - Running sequences occupy the slots 0 to n-1 when a plan is returned, so that decoding works on a view of the cache.
-- KV is reused only within its weights epoch.
+- KV is reused only within its weights epoch, and between requests of one `extra_key`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from agentrl.inference.embedded.prefix import BLOCK, Parked, ParkedCache, PrefixIndex, block_hashes
 from agentrl.inference.embedded.sequence import End, Sequence
-
-
-class PauseMode(StrEnum):
-    """What happens to running sequences at a pause."""
-
-    ABORT = "abort"
-    """They end now, with what they have."""
-    RETRACT = "retract"
-    """They go back to the queue; their KV is recomputed later."""
-    IN_PLACE = "in_place"
-    """They stop between two steps and go on later with the KV they have."""
+from agentrl.inference.engine import PauseMode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +112,7 @@ class Scheduler:
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence. Keys rise; the caller bounds how many there are."""
         self._last_key = sequence.key
-        sequence.blocks = block_hashes(sequence.tokens)
+        sequence.blocks = block_hashes(sequence.tokens, sequence.extra_key)
         self.waiting.append(sequence)
 
     def abort(self, matches: Callable[[Sequence], bool], reason: str) -> list[Sequence]:
@@ -260,7 +249,8 @@ class Scheduler:
             if len(self.running) >= self.limits.max_running or not fits or not self._before_fence(sequence):
                 break
             self.waiting.popleft()
-            match = self._index.match(sequence.tokens, sequence.blocks, len(sequence.tokens) - 1)
+            limit = len(sequence.tokens) - 1
+            match = self._index.match(sequence.tokens, sequence.blocks, limit, sequence.extra_key)
             if match.potential - match.usable >= BLOCK:
                 passed.append(sequence)
                 continue
@@ -301,7 +291,7 @@ class Scheduler:
         if source is not None and source.tokens == tokens[: source.kv_len]:
             # The turn before of the same episode: all of it is in the new entry.
             self._parked.drop(source)
-        entry = Parked(tokens, len(tokens), block_hashes(tokens))
+        entry = Parked(tokens, len(tokens), block_hashes(tokens, sequence.extra_key), sequence.extra_key)
         self._operations.append(Park(sequence.slot, sequence.kv_len, entry))
         self._parked.add(entry)
         self._parked.shrink(self.limits.max_total_tokens - self._reserved)

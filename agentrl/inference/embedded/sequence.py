@@ -76,6 +76,8 @@ class Sequence:
     num_prompt: int
     sampling: Sampling
     seed: int
+    extra_key: str = ""
+    """Name space of the prefix cache."""
     stream: bool = False
     arrived_s: float = 0.0
     logprobs: list[float] = field(default_factory=list)

@@ -169,6 +169,7 @@ class Front:
                 num_prompt=len(prompt.ids),
                 sampling=prompt.sampling,
                 seed=self._seeds.randrange(MAX_SEED) if prompt.seed is None else prompt.seed,
+                extra_key=prompt.extra_key,
                 stream=stream,
                 arrived_s=now,
             )

@@ -12,10 +12,10 @@ import torch
 
 from agentrl.inference.embedded.core import EngineCore, Update
 from agentrl.inference.embedded.requests import BadRequest
-from agentrl.inference.embedded.scheduler import PauseMode
 from agentrl.inference.embedded.sequence import Sequence, Snapshot
 from agentrl.inference.embedded.stats import Stats
 from agentrl.inference.embedded.weights import WeightsError
+from agentrl.inference.engine import PauseMode
 
 T = TypeVar("T")
 

@@ -42,7 +42,7 @@ def folders_of(image: Image, *, exists: Exists = os.path.lexists, left: Collecti
         if _is_below(folder, made):
             continue
         if is_there(folder):
-            raise ImageError(f"without isolation a task must bring its own {folder}, and this machine has one already")
+            raise ImageError(f"needs a {folder} of its own, and without isolation this machine's is there already")
         made.append(_topmost_missing(folder, is_there))
     return tuple(made)
 
