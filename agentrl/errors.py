@@ -29,6 +29,10 @@ class EngineError(AgentrlError, ConnectionError):
     """An inference engine did not answer, or answered with something that is not its API. Infrastructure."""
 
 
+class EngineMistrusted(EngineError):
+    """An engine samples from other weights than it was given, by its own word or by its log-probs."""
+
+
 class EngineRequestError(AgentrlError, ValueError):
     """An engine refused a request as malformed (HTTP 400). Our mistake or the task's, never infrastructure."""
 

@@ -129,6 +129,22 @@ class StepDone(msgspec.Struct, frozen=True, kw_only=True):
     """Scalars of the step; the names are listed in docs/metrics.md."""
 
 
+PROBE_FILE = "agentrl_probe.json"
+"""Name of a `Probe` in the folder of the weights that it belongs to."""
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """What the trainer says of weights, for engines to be held against. Written by the trainer, as JSON beside the
+    weights; read by the controller."""
+
+    ids: list[int]
+    """Tokens to look at."""
+    ends: list[int]
+    """Prefixes of them, by length."""
+    logprobs: list[float]
+    """Of each prefix: log-prob of the most probable next token, at temperature 1."""
+
+
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
     """Controller -> trainer, answer to StepDone. `applied` is False if that version was already known."""
 

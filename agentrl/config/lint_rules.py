@@ -366,6 +366,8 @@ def ignored_settings(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
     if config.inference.backend is not EngineBackend.sglang and config.inference.sglang != SGLangConfig():
         backend = config.inference.backend.name
         yield _warning("inference.sglang", f"is ignored: inference.backend is {backend}", "choose inference=sglang")
+    if not config.publish.probe and config.publish.probe_tolerance is not None:
+        yield _warning("publish.probe_tolerance", "is ignored: publish.probe is false", "remove it")
     if config.tasks.family is Family.none and config.tasks.num_train != schema().leaves["tasks.num_train"].default:
         yield _warning("tasks.num_train", "is ignored: all tasks of a folder but the held-out train", "remove it")
     factor, default = config.schedule.straggler_factor, schema().leaves["schedule.straggler_factor"].default

@@ -22,6 +22,7 @@ from agentrl.controller.groups import GroupBook
 from agentrl.controller.member import Weights
 from agentrl.controller.places import Places
 from agentrl.controller.progress import Progress
+from agentrl.controller.publication import ProbeOf, read_probe, tolerance
 from agentrl.controller.ready_pool import ReadyPool
 from agentrl.controller.records import LedgerRecords
 from agentrl.controller.recovery import Recovered, load_batch, recover
@@ -31,7 +32,7 @@ from agentrl.controller.watchdog import Watchdog
 from agentrl.errors import LedgerError, Superseded
 from agentrl.ledger.accounts import Accounts
 from agentrl.ledger.ledger import Ledger
-from agentrl.observe.events import Event, Observer, Observers
+from agentrl.observe.events import Event, Observer, Observers, Warned
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.branch import Branch, Origin
 from agentrl.rollout.episode import ChatFormat, EpisodeRunner
@@ -71,6 +72,7 @@ class Brain:
     account: GpuAccount
     accounts: Accounts
     entropy: Random
+    probe_of: ProbeOf
 
     async def run(self, trainer: Trainer) -> None:
         """To the last step, with the trainer's end. Raises what any of the parts raises."""
@@ -94,6 +96,7 @@ class Brain:
             ledger=self.ledger,
             observer=self.observer,
             entropy=self.entropy,
+            probe_of=self.probe_of,
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -134,8 +137,10 @@ def assemble(
     entropy: Random,
     places: Places | None = None,
     origin: Origin | None = None,
+    probe_of: ProbeOf = read_probe,
 ) -> Brain:
-    """Recover the run from its ledger. `start_weights` are those of version 0; `entropy` names batches.
+    """Recover the run from its ledger. `start_weights` are those of version 0; `entropy` names batches; `probe_of`
+    finds what the trainer says of weights.
 
     With an `origin` the training episodes of its task begin there.
     """
@@ -148,13 +153,18 @@ def assemble(
     for task, num_tokens in recovered.lengths:
         progress.remember(task, num_tokens)
     active_time = ActiveTime()
+    if not config.publish.probe:
+        probe_of = _no_probe
+    path = recovered.weights_path or start_weights
     fleet = Fleet(
-        Weights(recovered.weights_path or start_weights, recovered.applied),
+        Weights(path, recovered.applied, probe_of(path)),
         active_time,
         turn_timeout_s=config.agent.turn_timeout_s,
         control_timeout_s=config.publish.timeout_s,
         on_failure=engines.report_failure,
+        on_quarantine=lambda name, why: observer.emit(Warned(message=f"{name} is quarantined: {why}")),
         in_flight=config.publish.in_flight,
+        probe_tolerance=tolerance(config.publish, config.inference.dtype),
         swing=engine_names(config)[: num_swing(config.schedule.swing, config.inference.num_engines)],
         places=_places(config) if places is None else places,
     )
@@ -208,7 +218,12 @@ def assemble(
         account=account,
         accounts=accounts,
         entropy=entropy,
+        probe_of=probe_of,
     )
+
+
+def _no_probe(weights_path: str) -> None:
+    """Nobody is compared with anything."""
 
 
 def engine_names(config: JobConfig) -> tuple[str, ...]:

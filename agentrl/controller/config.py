@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from agentrl.bounds import Count, CountOrZero, Factor, PositiveShare, Seconds, Share, Swing
+from agentrl.bounds import Count, CountOrZero, Factor, Positive, PositiveShare, Seconds, Share, Swing
 
 
 class Stragglers(Enum):
@@ -134,6 +134,14 @@ class PublishConfig:
 
     in_flight: InFlight = InFlight.abort_resume
     """Policy for running requests."""
+
+    probe: bool = True
+    """Before an engine serves new weights it is asked for a few log-probs that the trainer has computed with them. One
+    that differs is quarantined: it gets no request until it was given the weights again, or restarted, and agrees."""
+
+    probe_tolerance: Positive | None = None
+    """Mean absolute difference of these log-probs up to which an engine is believed. None: 0.001 with inference.dtype
+    float32, 0.05 with bfloat16."""
 
     timeout_s: Seconds = 120.0
     """Deadline of one engine's weight update; an engine that misses it is restarted on the new weights."""

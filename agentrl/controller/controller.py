@@ -21,6 +21,7 @@ from agentrl.controller.collector import Collector
 from agentrl.controller.evaluate import evaluate
 from agentrl.controller.fleet import Fleet
 from agentrl.controller.member import Weights
+from agentrl.controller.publication import ProbeOf
 from agentrl.controller.recovery import Recovered, load_batch
 from agentrl.controller.switching import Switching
 from agentrl.controller.trainer_desk import TrainerDesk
@@ -65,8 +66,9 @@ class Controller:
         ledger: Ledger,
         observer: Observer,
         entropy: Random,
+        probe_of: ProbeOf,
     ) -> None:
-        """`entropy` makes batch ids that no other run has."""
+        """`entropy` makes batch ids that no other run has; `probe_of` finds what the trainer says of weights."""
         self._config = config
         self._schedule = config.schedule
         self._recovered = recovered
@@ -80,6 +82,7 @@ class Controller:
         self._ledger = ledger
         self._observer = observer
         self._entropy = entropy
+        self._probe_of = probe_of
 
     async def run(self) -> None:
         """Until the last step is published and evaluated."""
@@ -160,7 +163,7 @@ class Controller:
                 metrics=report.metrics,
             )
         )
-        await self._publish(Weights(report.weights_path, row.step))
+        await self._publish(Weights(report.weights_path, row.step, self._probe_of(report.weights_path)))
 
     async def _train(self, batch: TrainBatch) -> StepDone:
         """The trainer's report on a batch; a trainer that misses the step's deadline is restarted."""
@@ -184,14 +187,24 @@ class Controller:
         async with asyncio.TaskGroup() as group:
             if returns:
                 group.create_task(self._switching.take_back())
+            suspended = monotonic()
             await self._fleet.suspend()
             await self._fleet.publish(weights)
             await self._fleet.resume()
+            downtime_s = monotonic() - suspended
         engines = self._fleet.num_up
         self._ledger.publish_step(weights.version)
         if keep := self._config.observe.keep_trajectories:
             self._ledger.prune_trajectories(before_step=weights.version + 1 - keep)
-        self._observer.emit(Published(version=weights.version, latency_s=monotonic() - began, engines=engines))
+        self._observer.emit(
+            Published(
+                version=weights.version,
+                latency_s=monotonic() - began,
+                downtime_s=downtime_s,
+                engines=engines,
+                probe_difference=self._fleet.probe_difference,
+            )
+        )
         folder, keep_versions = Path(weights.path).parent, self._config.publish.keep_versions
         prune_weights(folder, keep=keep_versions, in_use=self._fleet.weights_in_use)
 

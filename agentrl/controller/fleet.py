@@ -22,7 +22,9 @@ from agentrl.clock import monotonic
 from agentrl.controller.config import InFlight
 from agentrl.controller.member import Duty, Member, Weights
 from agentrl.controller.places import Places
-from agentrl.errors import EngineError
+from agentrl.controller.publication import TOLERANCES
+from agentrl.errors import EngineError, EngineMistrusted
+from agentrl.inference.config import Dtype
 from agentrl.inference.engine import Engine, Generation, PauseMode, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.hold import Hold
@@ -68,7 +70,9 @@ class Fleet:
         turn_timeout_s: float,
         control_timeout_s: float,
         on_failure: Callable[[str], None],
+        on_quarantine: Callable[[str, str], None] = lambda name, why: None,
         in_flight: InFlight = InFlight.abort_resume,
+        probe_tolerance: float = TOLERANCES[Dtype.float32],
         swing: Collection[str] = (),
         places: Places | None = None,
     ) -> None:
@@ -85,7 +89,9 @@ class Fleet:
         self._turn_timeout_s = turn_timeout_s
         self._control_timeout_s = control_timeout_s
         self._on_failure = on_failure
+        self._on_quarantine = on_quarantine
         self._in_flight = in_flight
+        self._probe_tolerance = probe_tolerance
         self._draining = False
         """The gate is closed, and what runs is waited for."""
         self._members: dict[str, Member] = {}
@@ -124,6 +130,12 @@ class Fleet:
         return self._places.capacity_tokens
 
     @property
+    def probe_difference(self) -> float | None:
+        """The largest difference from the trainer's log-probs of an engine in service; None if none was compared."""
+        found = [member.difference for member in self._in_service() if member.difference is not None]
+        return max(found, default=None)
+
+    @property
     def weights_in_use(self) -> set[str]:
         """Folders that some engine serves, or will come back with."""
         return {self.weights.path, *(m.holds.path for m in self._members.values() if m.holds is not None)}
@@ -154,10 +166,17 @@ class Fleet:
 
     async def admit(self, engine: Engine) -> None:
         """Let a started engine serve, or wait with the trainer. One that holds older weights gets the current ones
-        first. Raises EngineError."""
+        first, and it must agree with the trainer about them. Raises EngineError."""
         before = self._dismissed.pop(engine.name, None)
-        member = before if before is not None and before.engine is engine else Member(engine)
-        duty = await self._prepare(member)
+        known = before is not None and before.engine is engine
+        member = before if before and known else Member(engine, probe_tolerance=self._probe_tolerance)
+        try:
+            duty = await self._prepare(member)
+        except EngineError as error:
+            member.distrust()
+            self._dismissed[engine.name] = member
+            self._tell_mistrust(engine.name, error)
+            raise
         self._members[engine.name] = member
         self._enter(member, duty)
 
@@ -212,12 +231,17 @@ class Fleet:
         self._on_change()
         self._on_state()
 
-    def _fail(self, member: Member, problem: str) -> None:
+    def _fail(self, member: Member, problem: str | EngineError) -> None:
         name = member.engine.name
         if self._members.get(name) is member:
             log.warning("engine %s: %s", name, problem)
             self.dismiss(name)
+            self._tell_mistrust(name, problem)
             self._on_failure(name)
+
+    def _tell_mistrust(self, name: str, problem: str | EngineError) -> None:
+        if isinstance(problem, EngineMistrusted):
+            self._on_quarantine(name, str(problem))
 
     # --- sampling
 
@@ -252,7 +276,7 @@ class Fleet:
             except EngineError as error:
                 problem = str(error)
                 if member is not None:
-                    self._fail(member, problem)
+                    self._fail(member, error)
 
     async def _generate(
         self, member: Member, episode: str, rid: str, ids: list[int], params: SamplingParams, *, timer: asyncio.Timeout
@@ -263,21 +287,14 @@ class Fleet:
                 if not was_busy:
                     self._on_state()
                 generation = await member.engine.generate(rid, ids, params)
+                await member.believe(sent_under, generation)
         finally:
             if not member.busy:
                 self._on_state()
-        self._check_versions(sent_under, generation)
         self.sampled_tokens += len(generation.ids)
         self._places.idle(episode, len(ids) + len(generation.ids), monotonic())
         self._grant()
         return generation
-
-    def _check_versions(self, sent_under: Weights | None, generation: Generation) -> None:
-        """An engine may answer from the weights it had when it was asked, or newer ones. Raises EngineError."""
-        oldest = 0 if sent_under is None else sent_under.version
-        for version in set(generation.versions):
-            if not oldest <= version <= self.weights.version:
-                raise EngineError(f"stale: sampled from version {version}, though it was given {oldest}")
 
     async def _find_place(self, episode: str, num_tokens: int, hold: Hold | None) -> str | None:
         """The episode's engine. Waits while generation is suspended, and for room.
@@ -377,14 +394,15 @@ class Fleet:
     async def publish(self, weights: Weights) -> int:
         """Make every engine in service serve new weights; only while suspended. Returns how many do.
 
-        An engine that fails, misses the deadline, or then reports another version is dismissed and reported as failed;
-        whoever restarts it starts it on the new weights. Lent engines get theirs when they come back.
+        An engine that fails, misses the deadline, then reports another version or has other log-probs than the trainer
+        is dismissed and reported as failed; it comes back when it was given the weights again and agrees, or restarted
+        on them. Lent engines get theirs when they come back.
         """
         assert not self._gate.is_set(), "publish only while suspended"
         self.weights = weights
         flush_cache = self._in_flight is not InFlight.in_place
         serving = self._in_service()
-        await self._each("update weights", serving, lambda member: member.serve(weights, flush_cache=flush_cache))
+        await self._each("update weights", serving, lambda member: member.renew(weights, flush_cache=flush_cache))
         self._places.flushed()
         return len(self._places)
 
@@ -425,7 +443,8 @@ class Fleet:
             except TimeoutError:
                 self._fail(member, f"{what}: deadline passed")
             except EngineError as error:
-                self._fail(member, f"{what}: {error}")
+                log.warning("engine %s: %s", member.engine.name, what)
+                self._fail(member, error)
 
         async with asyncio.TaskGroup() as group:
             for member in members:

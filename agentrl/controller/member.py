@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from agentrl.errors import EngineError
-from agentrl.inference.engine import Engine, PauseMode
+from agentrl.controller.publication import difference
+from agentrl.errors import EngineMistrusted, EngineRequestError
+from agentrl.inference.engine import Engine, Generation, PauseMode
+from agentrl.wire import Probe
 
 DRAIN_S = 1.0
 """How long answers of a paused engine are waited for before it is lent: what is still open then came too late."""
@@ -21,6 +23,8 @@ class Weights:
 
     path: str
     version: int
+    probe: Probe | None = field(default=None, compare=False)
+    """What the trainer says of them."""
 
 
 class Duty(Enum):
@@ -36,8 +40,18 @@ class Duty(Enum):
 class Member:
     """Methods raise EngineError. Not for two callers at once."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, probe_tolerance: float) -> None:
         self.engine = engine
+        self.difference: float | None = None
+        """Between the trainer's and its log-probs, when they were last compared."""
+        self._probe_tolerance = probe_tolerance
+        self._proven: Weights | None = None
+        self._damaged = False
+        """It failed the probe: whatever version it says it serves, the weights are loaded again."""
+        self._newest = -1
+        """Version up to which its answers are believed."""
+        self._settled = asyncio.Event()
+        self._settled.set()
         self.capacity_tokens = 0
         """Of its KV cache; known once it has served."""
         self.holds: Weights | None = None
@@ -60,7 +74,7 @@ class Member:
     def distrust(self) -> None:
         """Something failed: whether it is paused, and what it serves, is to be asked again."""
         self._pause_known = False
-        self.holds = None
+        self.holds = self._proven = None
 
     async def bring(self, weights: Weights, duty: Duty) -> None:
         """To a duty, with these weights unless it is lent."""
@@ -75,6 +89,7 @@ class Member:
             await self.engine.resume_memory()
             self._released = False
         await self.serve(weights)
+        await self._prove(weights)
         await self.hold(PauseMode.ABORT if duty is Duty.HOLD else None)
         self.capacity_tokens = (await self.engine.load()).kv_tokens_capacity
 
@@ -88,16 +103,55 @@ class Member:
         """Until no request is open."""
         await self._drained.wait()
 
+    async def renew(self, weights: Weights, *, flush_cache: bool) -> None:
+        """To new weights, in the middle of its work. What stood still goes on, but is not believed until this ends."""
+        self._settled.clear()
+        try:
+            await self.serve(weights, flush_cache=flush_cache)
+            await self._prove(weights)
+        finally:
+            self._settled.set()
+
+    async def believe(self, sent_under: Weights | None, generation: Generation) -> None:
+        """Whether an answer is from weights that it had been given when it was asked, or has proven to serve since.
+
+        Raises EngineMistrusted.
+        """
+        await self._settled.wait()
+        oldest = 0 if sent_under is None else sent_under.version
+        for version in set(generation.versions):
+            if not oldest <= version <= self._newest:
+                given = f"{oldest}" if version < oldest else f"no more than {self._newest}"
+                raise EngineMistrusted(f"sampled from version {version}, but {given} was proven")
+
     async def serve(self, weights: Weights, *, flush_cache: bool = True) -> None:
         """Load weights that it does not have, and ask what is served then."""
-        if self.holds is None and await self.engine.version() == weights.version:
+        if self.holds is None and not self._damaged and await self.engine.version() == weights.version:
             self.holds = weights
         if self.holds != weights:
             await self.engine.update_weights(weights.path, weights.version, flush_cache=flush_cache)
             served = await self.engine.version()
             if served != weights.version:
-                raise EngineError(f"serves version {served} after an update to {weights.version}")
-            self.holds = weights
+                raise EngineMistrusted(f"serves version {served} after an update to {weights.version}")
+            self.holds, self._damaged = weights, False
+
+    async def _prove(self, weights: Weights) -> None:
+        """Its log-probs are the trainer's; weights that nobody has said anything of are taken as they are."""
+        if self._proven == weights:
+            return
+        if (probe := weights.probe) is not None:
+            await self.hold(None)  # a paused engine answers nothing
+            try:
+                self.difference = difference(probe, await self.engine.best_logprobs(probe.ids, probe.ends))
+            except EngineRequestError as error:
+                raise EngineMistrusted(f"refused the probe of version {weights.version}: {error}") from error
+            if self.difference > self._probe_tolerance:
+                self._damaged = True
+                raise EngineMistrusted(
+                    f"log-probs differ by {self.difference:.2g} from the trainer's for version {weights.version},"
+                    f" {self._probe_tolerance:g} is tolerated"
+                )
+        self._proven, self._newest = weights, weights.version
 
     @contextmanager
     def request(self, timer: asyncio.Timeout) -> Iterator[None]:

@@ -98,6 +98,17 @@ class SGLangClient:
         answer = await self._ask("POST", "/generate", body, _Generated, refusal=EngineRequestError)
         return self._generation(answer, params)
 
+    async def best_logprobs(self, ids: list[int], ends: list[int]) -> list[float]:
+        """The longest prefix first: the others find it cached."""
+        params = SamplingParams(max_new_tokens=1, temperature=0.0)
+        found: dict[int, float] = {}
+        for end in sorted(ends, reverse=True):
+            generation = await self.generate(f"probe.{end:08d}", ids[:end], params)
+            if not generation.logprobs:
+                raise EngineError(f"{self._name}: nothing was sampled after a prefix of {end} tokens")
+            found[end] = generation.logprobs[0]
+        return [found[end] for end in ends]
+
     async def abort(self, rid: str | None) -> None:
         await self._send("POST", "/abort_request", {"abort_all": True} if rid is None else {"rid": rid})
 

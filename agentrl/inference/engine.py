@@ -86,6 +86,10 @@ class Engine(Protocol):
         """
         ...
 
+    async def best_logprobs(self, ids: list[int], ends: list[int]) -> list[float]:
+        """Of each prefix `ids[:end]`: log-prob of the most probable next token, at temperature 1."""
+        ...
+
     async def abort(self, rid: str | None) -> None:
         """Abort one request, or all with None. Their `generate` calls return what was sampled, finish ABORT."""
         ...

@@ -147,6 +147,10 @@ class Published(Event):
     latency_s: float
     engines: int
     """Engines that serve it."""
+    downtime_s: float = 0.0
+    """For so long none of them was sent anything."""
+    probe_difference: float | None = None
+    """Largest mean absolute difference of an engine's log-probs from the trainer's; None: not compared."""
 
 
 @dataclass(frozen=True, kw_only=True)

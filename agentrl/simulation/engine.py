@@ -23,8 +23,13 @@ from agentrl.simulation.config import EngineLaw
 Speaker = Callable[[str, list[int]], list[int]]
 """(request id, ids so far) -> the rest of the message that the model would sample, its stop token included."""
 
-LOGPROB = -1.0
-"""Of every sampled token."""
+_VERSIONS = 64
+_SPOILT = -7.0
+
+
+def logprob_of(version: int) -> float:
+    """Of every token that weights of this version sample: so a token tells which weights it is really from."""
+    return -1.0 - (version % _VERSIONS) / _VERSIONS
 
 
 @dataclass(eq=False)
@@ -34,7 +39,8 @@ class _Asked:
     params: SamplingParams
     answer: asyncio.Future[Generation]
     versions: list[int] = field(default_factory=list)
-    """Of the tokens that were sampled before the last change of weights."""
+    logprobs: list[float] = field(default_factory=list)
+    """Both of the tokens that were sampled before the last change of weights."""
 
 
 class SimulatedEngine:
@@ -45,6 +51,8 @@ class SimulatedEngine:
         self._law = law
         self._speaker = speaker
         self._version = version
+        self._logprob = logprob_of(version)
+        self._sticks = self._spoils = False
         self._context = copy_context()
         self._numbers = itertools.count()
         self._batching = Batching(law, monotonic())
@@ -78,6 +86,11 @@ class SimulatedEngine:
             # A server that loses the connection aborts the request.
             self._abort(lambda r: r is request)
             raise
+
+    async def best_logprobs(self, ids: list[int], ends: list[int]) -> list[float]:
+        async with self._request():
+            await self._until(lambda: not (self._paused or self._loading or self._released))
+            return [self._logprob] * len(ends)
 
     async def abort(self, rid: str | None) -> None:
         async with self._request():
@@ -116,6 +129,7 @@ class SimulatedEngine:
                     self._batching.flush()
                 self._label_sampled()
                 self._version = version
+                self._load(version)
             finally:
                 self._loading = False
                 self._notify()
@@ -177,7 +191,19 @@ class SimulatedEngine:
         self._tick()
         self._hangs = True
 
+    def stick(self) -> None:
+        """From now on new weights are acknowledged, and the old ones go on serving."""
+        self._sticks = True
+
+    def spoil(self) -> None:
+        """From now on weights are damaged when they are loaded."""
+        self._spoils = True
+
     # --- inside
+
+    def _load(self, version: int) -> None:
+        if not self._sticks:
+            self._logprob = _SPOILT if self._spoils else logprob_of(version)
 
     def _tick(self) -> None:
         """Catch up with the clock, answer what has ended, and come back when something else happens."""
@@ -208,7 +234,9 @@ class SimulatedEngine:
         """What the requests that stand still have sampled is of the version before."""
         for request in self._batching.requests():
             if asked := self._asked.get(request.number):
-                asked.versions += [self._version] * (request.num_sampled - len(asked.versions))
+                num_new = request.num_sampled - len(asked.versions)
+                asked.versions += [self._version] * num_new
+                asked.logprobs += [self._logprob] * num_new
 
     def _generation(self, request: Request, asked: _Asked) -> Generation:
         ids = request.message[: request.num_sampled]
@@ -218,7 +246,7 @@ class SimulatedEngine:
             finish = FinishReason.STOP if ids[-1] in asked.params.stop_token_ids else FinishReason.LENGTH
         return Generation(
             ids=ids,
-            logprobs=[LOGPROB] * len(ids),
+            logprobs=asked.logprobs + [self._logprob] * (len(ids) - len(asked.versions)),
             versions=asked.versions + [self._version] * (len(ids) - len(asked.versions)),
             finish=finish,
             cached_tokens=request.num_cached or 0,

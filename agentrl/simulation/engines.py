@@ -40,6 +40,16 @@ class SimulatedEngines:
         if engine := self._up.get(role):
             engine.hang()
 
+    def stick(self, role: str) -> None:
+        """It acknowledges new weights and does not load them."""
+        if engine := self._up.get(role):
+            engine.stick()
+
+    def spoil(self, role: str) -> None:
+        """It damages the weights that it loads."""
+        if engine := self._up.get(role):
+            engine.spoil()
+
     async def keep(self, fleet: Fleet) -> None:
         async with asyncio.TaskGroup() as group:
             for role in self._lost:

@@ -24,10 +24,12 @@ from agentrl.wire import TrainBatch
 
 
 class Target(StrEnum):
-    """What can be killed; and an engine can hang."""
+    """What can be killed; and an engine can hang, keep its old weights, or damage the new ones."""
 
     ENGINE = "engine"
     HANG = "hang"
+    STALE = "stale"
+    SPOILT = "spoilt"
     SANDBOX = "sandbox"
     TRAINER = "trainer"
     CONTROLLER = "controller"
@@ -113,10 +115,15 @@ class FaultyRun:
             return
         simulation = self.lives[-1]
         match fault.target:
-            case Target.ENGINE | Target.HANG:
+            case Target.ENGINE | Target.HANG | Target.STALE | Target.SPOILT:
                 engines = simulation.engines
-                name = engines.names[fault.index % len(engines.names)]
-                (engines.kill if fault.target is Target.ENGINE else engines.hang)(name)
+                happens = {
+                    Target.ENGINE: engines.kill,
+                    Target.HANG: engines.hang,
+                    Target.STALE: engines.stick,
+                    Target.SPOILT: engines.spoil,
+                }
+                happens[fault.target](engines.names[fault.index % len(engines.names)])
             case Target.SANDBOX:
                 if sandboxes := simulation.provider.open:
                     sandboxes[fault.index % len(sandboxes)].die("killed")

@@ -51,6 +51,10 @@ class InstantEngine:
             finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
         )
 
+    async def best_logprobs(self, ids: list[int], ends: list[int]) -> list[float]:
+        self._check()
+        return [-1.0] * len(ends)
+
     async def abort(self, rid: str | None) -> None:
         self._check()
 

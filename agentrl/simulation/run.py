@@ -29,7 +29,7 @@ from agentrl.simulation.life import World
 from agentrl.simulation.no_places import NoPlaces
 from agentrl.simulation.sandbox import SimulatedProvider
 from agentrl.simulation.tongue import SimulatedChat, SimulatedModel
-from agentrl.simulation.trainer import SimulatedTrainer, TrainerDisk, weights_path
+from agentrl.simulation.trainer import SimulatedTrainer, TrainerDisk, probe_of, weights_path
 from agentrl.tasks.dataset import Dataset
 from agentrl.tasks.task import Task
 from agentrl.trainer.config import AlgorithmConfig, TrainerConfig
@@ -120,6 +120,7 @@ def build(
         engines=engines,
         entropy=Random(f"run/{config.seed}/{ledger.epoch}"),
         places=None if scenario.routing else NoPlaces(),
+        probe_of=probe_of,
     )
     trainer = SimulatedTrainer(
         hardware.trainer,

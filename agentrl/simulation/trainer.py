@@ -11,13 +11,23 @@ import msgspec
 
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.simulation.config import TrainerLaw
+from agentrl.simulation.engine import logprob_of
 from agentrl.simulation.loop import kill, spawn
-from agentrl.wire import NextRequest, RunFinished, StepDone, TrainBatch
+from agentrl.wire import NextRequest, Probe, RunFinished, StepDone, TrainBatch
+
+
+_WEIGHTS = "/simulated/v"
 
 
 def weights_path(version: int) -> str:
     """Where the weights of a version would lie."""
-    return f"/simulated/v{version:06d}"
+    return f"{_WEIGHTS}{version:06d}"
+
+
+def probe_of(path: str) -> Probe | None:
+    """What would lie beside them; nothing beside those that a run starts from, or that no simulated trainer made."""
+    version = int(path.removeprefix(_WEIGHTS)) if path.startswith(_WEIGHTS) else 0
+    return Probe(ids=[1, 2, 3], ends=[1, 2], logprobs=[logprob_of(version)] * 2) if version else None
 
 
 @dataclass(kw_only=True)

@@ -7,18 +7,21 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from agentrl.trainer import durable
 from agentrl.trainer.lora import merged
+from agentrl.wire import PROBE_FILE, Probe
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf", "*.pt", "*.pth")
 
 
-def export(final: Path, model: nn.Module, source: Path, rank: int) -> None:
-    """Write `final` from the model's weights and everything but the weights of `source`. Collective; rank 0 writes."""
+def export(final: Path, model: nn.Module, source: Path, rank: int, probe: Probe) -> None:
+    """Write `final` from the model's weights, the probe, and everything but the weights of `source`. Collective; rank 0
+    writes."""
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank:
         return
@@ -31,6 +34,7 @@ def export(final: Path, model: nn.Module, source: Path, rank: int) -> None:
     save_file(
         _without_tied(model, merged(model, _tensors(state))), folder / "model.safetensors", metadata={"format": "pt"}
     )
+    (folder / PROBE_FILE).write_bytes(msgspec.json.encode(probe))
     durable.commit(final)
 
 

@@ -45,6 +45,13 @@ class Policy:
         logits_NV = logits_1NV.squeeze(0) / self._temperature
         return -functional.cross_entropy(logits_NV, torch.from_numpy(micro_batch.targets_N), reduction="none")
 
+    @torch.no_grad()
+    def best_logprobs(self, ids: list[int], ends: list[int]) -> list[float]:
+        """Log-prob of the most probable token after each prefix `ids[:end]`, at temperature 1. Collective."""
+        self._predictors = (torch.zeros(len(ends), dtype=torch.long), torch.tensor(ends) - 1)
+        logits_1NV = self.model(input_ids=torch.tensor([ids]), use_cache=False).logits
+        return torch.log_softmax(logits_1NV.squeeze(0).float(), dim=-1).max(dim=-1).values.tolist()
+
     def synchronise_gradients(self, on: bool) -> None:
         """Whether the next backward pass reduces gradients over ranks, or only accumulates them on this one."""
         if isinstance(self.model, FSDPModule):

@@ -22,6 +22,7 @@ from agentrl.trainer.job import ExitCode, TrainerExit, TrainerJob, checkpoint_fo
 from agentrl.trainer.learner import Learner, make_optimizer
 from agentrl.trainer.link import ControllerLink
 from agentrl.trainer.policy import Policy
+from agentrl.trainer.probe import make_probe
 from agentrl.trainer.world import World
 from agentrl.wire import NextReply, NextRequest, RunFinished, StepDone, TrainBatch
 
@@ -103,7 +104,8 @@ class Worker:
 
         exported = time.perf_counter()
         weights = weights_folder(self._run_dir, reply.step)
-        export(weights, self._policy.model, Path(self._job.model_path), self._world.rank)
+        probe = make_probe(self._policy, reply.trajectories[0])
+        export(weights, self._policy.model, Path(self._job.model_path), self._world.rank, probe)
         metrics["export_s"] = time.perf_counter() - exported
 
         saved = time.perf_counter()

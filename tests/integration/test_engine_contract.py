@@ -147,6 +147,12 @@ async def test_greedy_is_the_models_argmax_with_logprobs_at_temperature_one(
     assert generation.logprobs == pytest.approx(expected.max(-1).values.tolist(), abs=1e-3)
 
 
+async def test_the_best_logprobs_of_prefixes_are_the_models(server: Server, client: SGLangClient) -> None:
+    ids, ends = list(range(3, 90)), [1, 40, 17, 86]
+    expected = reference_logprobs(server.model, ids).max(-1).values
+    assert await client.best_logprobs(ids, ends) == pytest.approx([expected[end - 1].item() for end in ends], abs=1e-3)
+
+
 async def test_a_stop_token_ends_the_generation_and_stays_in_it(client: SGLangClient) -> None:
     greedy = await client.generate("a-0002", PROMPT, SamplingParams(max_new_tokens=12, temperature=0.0))
     stop = greedy.ids[3]

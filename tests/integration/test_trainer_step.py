@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from agentrl.trainer.advantages import group_advantages
 from agentrl.trainer.config import Advantage, Aggregation, AlgorithmConfig, Importance, Surrogate, TrainerConfig
 from agentrl.trainer.job import checkpoint_folder, weights_folder
-from agentrl.wire import StepDone, TrainBatch
+from agentrl.wire import PROBE_FILE, StepDone, TrainBatch
 from tests.fixtures.tiny_model import make_tiny_model
 from tests.fixtures.trainer_run import SmallController, make_batch, make_job, start_trainer
 
@@ -204,7 +204,7 @@ async def test_published_weights_are_a_model_folder(tmp_path: Path, tied: bool) 
     (done,) = await _train(start, tmp_path / "run", [make_batch()], world_size=2)
     folder = Path(done.weights_path)
     assert folder == weights_folder(tmp_path / "run", 1)
-    assert _names(folder) == _names(start)
+    assert _names(folder) == _names(start) | {PROBE_FILE}
     assert ("lm_head.weight" in load_file(folder / "model.safetensors")) is not tied
     assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
     _, loading = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)

@@ -10,6 +10,7 @@ from agentrl.controller.config import Stragglers
 from agentrl.controller.gpu_time import TRAINER
 from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader
+from agentrl.simulation.engine import logprob_of
 from agentrl.simulation.faults import FaultyRun
 from agentrl.simulation.figures import num_tokens
 from agentrl.simulation.life import World
@@ -99,6 +100,7 @@ def every_trained_token_is_what_was_sampled_and_fresh_enough(run: FaultyRun, sce
                 assert trajectory.num_tokens == num_tokens(life, world)
                 assert trajectory.num_sampled == sum(turn.generated_tokens for turn in life.turns)
             versions_only_grow(trajectory)
+            labels_are_true(trajectory)
             lag = batch.step - 1 - trajectory.oldest_version
             assert 0 <= lag <= scenario.config.schedule.max_policy_lag
 
@@ -106,6 +108,14 @@ def every_trained_token_is_what_was_sampled_and_fresh_enough(run: FaultyRun, sce
 def versions_only_grow(trajectory: Trajectory) -> None:
     versions = trajectory.versions_array()[trajectory.mask_array() == 1].tolist()
     assert all(before <= after for before, after in pairwise(versions))
+
+
+def labels_are_true(trajectory: Trajectory) -> None:
+    """A simulated token's log-prob tells which weights really sampled it."""
+    sampled = trajectory.mask_array() == 1
+    versions, logprobs = trajectory.versions_array()[sampled], trajectory.logprobs_array()[sampled]
+    for version in set(versions.tolist()):
+        assert set(logprobs[versions == version].tolist()) == {logprob_of(version)}
 
 
 def no_fault_is_a_reward(run: FaultyRun) -> None:

@@ -14,10 +14,12 @@ from agentrl.controller.fleet import EngineState, Fleet
 from agentrl.controller.member import Weights
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.ledger.reader import LedgerReader
+from agentrl.observe.events import Event, Published, StepApplied, Warned
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.faults import Fault, FaultyRun, Target
-from agentrl.simulation.loop import simulate
+from agentrl.simulation.loop import running_loop, simulate
+from agentrl.simulation.run import Scenario
 from tests.simulation.invariants import check
 from tests.simulation.small import hardware, scenario
 
@@ -162,20 +164,82 @@ def test_a_request_that_outlives_its_turns_deadline_is_not_waited_for_any_longer
     assert [len(flight.versions(number)) for number in range(len(LENGTHS))] == list(LENGTHS)
 
 
-@pytest.mark.parametrize("target", [Target.CONTROLLER, Target.TRAINER, Target.ENGINE, Target.HANG])
-@pytest.mark.parametrize("in_flight", InFlight)
-def test_a_run_keeps_its_promises_under_every_policy(in_flight: InFlight, target: Target, tmp_path: Path) -> None:
-    chosen = scenario(
-        steps=4,
-        laws=["groups=2", "turns.median=3"],
-        machines=["engine.update_weights_s=20", "trainer.step_s=20"],
-        schedule={"max_policy_lag": 4, "stall_timeout_s": 20_000.0},
-        publish={"in_flight": in_flight},
-    )
+class Seen:
+    """An observer that notes warnings, and in which rounds of the loop steps were applied and published."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.rounds: dict[type[Event], list[int]] = {}
+
+    def emit(self, event: Event) -> None:
+        self.rounds.setdefault(type(event), []).append(running_loop().num_rounds)
+        if isinstance(event, Warned):
+            self.warnings.append(event.message)
+
+
+def struck(chosen: Scenario, folder: Path, faults: list[Fault]) -> Seen:
+    """The run, with faults, checked."""
+    folder.mkdir(exist_ok=True)
+    seen = Seen()
 
     async def main() -> None:
-        run = FaultyRun(chosen, tmp_path / "ledger.sqlite")
-        await run.run([Fault(at_s=at_s, target=target) for at_s in (150.0, 400.0, 650.0)])
+        run = FaultyRun(chosen, folder / "ledger.sqlite", observer=seen)
+        await run.run(faults)
         check(run, chosen, LedgerReader.of(run.lives[-1].brain.ledger))
 
     simulate(main(), seed=0)
+    return seen
+
+
+def steps_of(in_flight: InFlight, **publish: Any) -> Scenario:
+    return scenario(
+        steps=3,
+        laws=["groups=2", "turns.median=3"],
+        machines=["engine.update_weights_s=20", "trainer.step_s=20"],
+        schedule={"max_policy_lag": 4, "stall_timeout_s": 20_000.0},
+        publish={"in_flight": in_flight, **publish},
+    )
+
+
+@pytest.mark.parametrize("target", [Target.CONTROLLER, Target.TRAINER, Target.ENGINE, Target.HANG])
+@pytest.mark.parametrize("in_flight", InFlight)
+def test_a_run_keeps_its_promises_under_every_policy(in_flight: InFlight, target: Target, tmp_path: Path) -> None:
+    struck(steps_of(in_flight), tmp_path, [Fault(at_s=at_s, target=target) for at_s in (150.0, 400.0, 650.0)])
+
+
+WRONG = [Fault(at_s=1.0, target=target, index=1) for target in (Target.STALE, Target.SPOILT)]
+
+
+@pytest.mark.parametrize("fault", WRONG, ids=lambda fault: fault.target)
+@pytest.mark.parametrize("in_flight", InFlight)
+def test_an_engine_with_wrong_weights_is_named_and_nothing_it_says_is_trained_on(
+    in_flight: InFlight, fault: Fault, tmp_path: Path
+) -> None:
+    seen = struck(steps_of(in_flight), tmp_path, [fault])
+    (warning,) = seen.warnings
+    assert warning.startswith("engine-1 is quarantined: log-probs differ by ")
+
+
+@pytest.mark.parametrize("fault", WRONG, ids=lambda fault: fault.target)
+def test_without_the_probe_nobody_would_notice(fault: Fault, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        struck(steps_of(InFlight.abort_resume, probe=False), tmp_path, [fault])
+
+
+@pytest.mark.parametrize("target", [Target.CONTROLLER, Target.TRAINER, Target.ENGINE])
+def test_a_kill_between_any_two_messages_of_a_publication_keeps_every_promise(target: Target, tmp_path: Path) -> None:
+    """From the report of a step to its publication, one run for each round of the loop."""
+    chosen = scenario(
+        steps=2,
+        live=3,
+        window_groups=2,
+        laws=["groups=1", "group_size=2", "turns.median=1", "turns.cap=2"],
+        machines=["trainer.step_s=7"],
+        schedule={"swing": "none", "max_policy_lag": 2, "stall_timeout_s": 7200.0},
+        publish={"in_flight": InFlight.in_place},
+    )
+    rounds = struck(chosen, tmp_path / "whole", []).rounds
+    applied, published = rounds[StepApplied][0], rounds[Published][0]
+    assert published - applied > 10
+    for number in range(applied - 1, published + 2):
+        struck(chosen, tmp_path / str(number), [Fault(target=target, at_round=number)])

@@ -140,6 +140,12 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     ),
     ("limits_without_isolation", {"sandbox__isolation": "none", "sandbox__cpus": 1.0}, WARNING, "sandbox.cpus"),
     ("cpu_dtype", {"inference__dtype": "bfloat16"}, WARNING, "inference.dtype"),
+    (
+        "ignored_settings",
+        {"publish__probe": False, "publish__probe_tolerance": 0.1},
+        WARNING,
+        "publish.probe_tolerance",
+    ),
     ("something_in_flight", {"publish__in_flight": "in_place"}, ERROR, "publish.in_flight"),
     ("cpus_for_threads", {"trainer__threads": 2}, WARNING, "trainer.world_size"),
     ("cpus_for_threads", {"schedule__swing": "none"}, WARNING, "trainer.world_size"),
