@@ -1,4 +1,4 @@
-"""What a sandbox without isolation promises. Run by test_sandbox_bare.py on a machine made for it: see there."""
+"""What a sandbox without isolation promises. Run by test_bare_sandboxes.py on a machine made for it: see there."""
 
 from __future__ import annotations
 
