@@ -45,7 +45,7 @@ def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption 
         else:
             print(f"{directory.name} has finished all its {config.schedule.steps} steps; there is nothing to resume")
         return 0
-    preflight(config)
+    preflight(config, state_dir=directory.sandboxes)
     return drive(directory, config, LiveView.json if json_ else config.observe.live)
 
 

@@ -9,6 +9,7 @@ from agentrl.config.fields import schema
 from agentrl.config.lint import Finding, LintFacts
 from agentrl.config.lint import error as _error
 from agentrl.config.lint import warning as _warning
+from agentrl.config.lint_bare import BARE_RULES
 from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import InFlight, Stragglers, num_swing
@@ -415,5 +416,6 @@ RULES: tuple[Rule, ...] = (
     something_in_flight,
     cpus_for_threads,
     ignored_settings,
+    *BARE_RULES,
     *LEARNING_RULES,
 )

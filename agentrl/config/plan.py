@@ -13,6 +13,7 @@ from agentrl.config.lint import Finding, LintFacts, lint
 from agentrl.config.schema import JobConfig
 from agentrl.inference.config import Dtype, EngineBackend
 from agentrl.model.config import Recipe
+from agentrl.sandbox.config import Isolation, SandboxConfig
 
 _MIB = 1 << 20
 CONTROLLER_BYTES = 120 * _MIB
@@ -142,7 +143,7 @@ def plan(config: JobConfig, facts: PlanFacts | None = None) -> Plan:
         tasks=config.tasks.path or f"family {config.tasks.family.name}",
         processes=tuple(_processes(config, known)),
         sandboxes=SandboxPlan(
-            provider=sandbox.backend.name,
+            provider=_provider(sandbox),
             count=min(sandbox.max_sandboxes, config.schedule.max_live_episodes),
             memory_limit_bytes=sandbox.memory_mb * _MIB,
             lifetime_s=sandbox.lifetime_s,
@@ -151,6 +152,12 @@ def plan(config: JobConfig, facts: PlanFacts | None = None) -> Plan:
         deadlines=_deadlines(config),
         findings=tuple(lint(config, known.lint)),
     )
+
+
+def _provider(sandbox: SandboxConfig) -> str:
+    if sandbox.isolation is Isolation.none:
+        return "no isolation: this machine itself"
+    return sandbox.backend.name
 
 
 _ENGINE_COMMANDS = {

@@ -30,13 +30,14 @@ from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.model.config import Recipe
 from agentrl.model.prepare import PrepareJob, check_folder
-from agentrl.observe.events import Evaluated, Event, Observer, Observers, Phase, Published, RunStarted
+from agentrl.observe.events import Evaluated, Event, Observer, Observers, Phase, Published, RunStarted, Warned
 from agentrl.observe.files import MetricsFile
 from agentrl.rollout.chat import Chat
-from agentrl.sandbox.bubblewrap.images import cache_folder
-from agentrl.sandbox.bubblewrap.provider import BubblewrapProvider
-from agentrl.sandbox.bubblewrap.records import reap
-from agentrl.tasks.dataset import load_dataset, within_limits, without_builds
+from agentrl.sandbox.bare import danger
+from agentrl.sandbox.choice import make_provider, reap
+from agentrl.sandbox.config import Isolation
+from agentrl.sandbox.provider import SandboxProvider
+from agentrl.tasks.dataset import load_dataset, within_limits, without_builds, without_isolation
 from agentrl.trainer.job import TrainerJob
 
 
@@ -137,7 +138,10 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         if origin is not None:
             dataset = only_its_task(dataset, origin)
         model = await prepare_weights(run, config, cluster)
-        provider = BubblewrapProvider(config.sandbox, state_dir=run.work / "sandboxes")
+        if config.sandbox.isolation is Isolation.none:
+            observer.emit(Warned(message=danger()))
+            dataset = without_isolation(dataset)
+        provider = make_provider(config.sandbox, state_dir=run.sandboxes)
         stack.push_async_callback(provider.close)
         if not provider.capabilities.build:
             dataset = without_builds(dataset)
@@ -164,7 +168,7 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         await brain.run(TrainerSupervisor(job, run=run, cluster=cluster, desk=brain.desk, observer=observer))
 
 
-def _check_snapshots(config: JobConfig, provider: BubblewrapProvider) -> None:
+def _check_snapshots(config: JobConfig, provider: SandboxProvider) -> None:
     """Raises UserError for a setting that needs snapshots, where this machine makes none."""
     wanted = {
         "tasks.branch_from": config.tasks.branch_from is not None,
@@ -179,7 +183,7 @@ def _check_snapshots(config: JobConfig, provider: BubblewrapProvider) -> None:
 def clean_up(run: RunDirectory, reader: LedgerReader) -> list[str]:
     """End what an earlier controller of this run left over. Returns the roles of processes that were still there."""
     left = [row.role for row in reader.processes() if end_process(row.pid, row.start_ticks)]
-    reap(run.work / "sandboxes", cache_folder(run.load_config().sandbox.cache_dir))
+    reap(run.load_config().sandbox, state_dir=run.sandboxes)
     return left
 
 

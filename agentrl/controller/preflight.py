@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from agentrl.config.schema import JobConfig
@@ -15,27 +15,48 @@ from agentrl.model.prepare import check_folder
 from agentrl.rollout.chat import Chat
 from agentrl.rollout.config import AgentConfig
 from agentrl.rollout.episode import initial_messages
+from agentrl.sandbox import bare
 from agentrl.sandbox.bubblewrap.host import check_host
-from agentrl.tasks.dataset import load_dataset, within_limits
+from agentrl.sandbox.config import Isolation
+from agentrl.tasks.dataset import load_dataset, within_limits, without_isolation
 from agentrl.tasks.task import Task
 
 
-def preflight(config: JobConfig) -> list[str]:
-    """Returns warnings. Raises UserError for what would make the run fail, or every episode be empty."""
-    check_host()
+def preflight(config: JobConfig, *, state_dir: Path | None = None) -> list[str]:
+    """Returns warnings. Raises UserError for what would make the run fail, or every episode be empty.
+
+    `state_dir`: where an earlier controller of the run kept records of its sandboxes.
+    """
+    left: Collection[str] = ()
+    if config.sandbox.isolation is Isolation.none:
+        left = bare.left_folders(state_dir) if state_dir is not None else ()
+        bare.check_machine(left)
+    else:
+        check_host()
     if config.inference.backend is EngineBackend.sglang:
         check_environment(config.inference.sglang)
-    return check_inputs(config)
+    return check_inputs(config, left=left)
 
 
-def check_inputs(config: JobConfig) -> list[str]:
-    """The user's model and tasks. Returns warnings; raises UserError."""
+def check_inputs(config: JobConfig, *, left: Collection[str] = ()) -> list[str]:
+    """The user's model and tasks. Returns warnings; raises UserError. `left`: see `without_isolation`."""
     chat = Chat.load(check_folder(config.model)) if config.model.recipe is Recipe.none else None
     with tempfile.TemporaryDirectory(prefix="agentrl-preflight-") as folder:
         dataset = within_limits(load_dataset(config.tasks, workspace=Path(folder)), config.sandbox)
+        if config.sandbox.isolation is Isolation.none:
+            dataset = without_isolation(dataset, left)
     if chat is not None:
         check_prompts(chat, config.agent, [*dataset.train, *dataset.heldout])
-    return [f"task {skipped.folder.name} is left out: {skipped.reason}" for skipped in dataset.skipped]
+    warnings = [f"task {skipped.folder.name} is left out: {skipped.reason}" for skipped in dataset.skipped]
+    if config.sandbox.isolation is Isolation.none:
+        limited = [task for task in (*dataset.train, *dataset.heldout) if _has_limits(task)]
+        if limited:
+            warnings.append(f"{len(limited)} tasks ask for limits of memory, CPUs or disk, which nothing holds here")
+    return warnings
+
+
+def _has_limits(task: Task) -> bool:
+    return any(limit is not None for limit in (task.spec.memory_mb, task.spec.cpus, task.spec.disk_mb))
 
 
 def check_prompts(chat: Chat, agent: AgentConfig, tasks: Iterable[Task]) -> None:

@@ -44,6 +44,8 @@ class RunDirectory:
         """Where its episodes begin, with tasks.branch_from."""
         self.work = self.path / "work"
         """Job files, ready files and the sandboxes' state: meaningless once the run has ended."""
+        self.sandboxes = self.work / "sandboxes"
+        """Records of what a sandbox provider made, and its stage."""
         self.summary_json = self.path / "summary.json"
         self.summary_text = self.path / "summary.md"
         self._holder = self.path / "controller.json"

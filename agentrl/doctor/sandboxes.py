@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agentrl.doctor.check import Check, Status
 from agentrl.errors import UserError
+from agentrl.sandbox import bare
 from agentrl.sandbox.bubblewrap import check_host
 from agentrl.sandbox.supervisor import seccomp
 from agentrl.sandbox.supervisor.userns import Standing
@@ -31,6 +32,7 @@ def check_sandboxes() -> list[Check]:
         judge_bubblewrap(bwrap, _version_of(bwrap)),
         *([] if bwrap is None else _trial()),
         judge_filter(supported=seccomp.supported(), machine=platform.machine()),
+        judge_bare(bare.obstacle()),
     ]
 
 
@@ -52,6 +54,14 @@ def judge_filter(*, supported: bool, machine: str) -> Check:
         means="sandboxes would stand before the whole kernel",
         fix="set sandbox.seccomp=false if you accept that",
     )
+
+
+def judge_bare(obstacle: str | None) -> Check:
+    """What `sandbox.isolation=none` would be here. `obstacle`: why it is refused."""
+    if obstacle is not None:
+        return Check(name="no isolation", status=Status.OK, found=f"refused: {obstacle}")
+    found = "possible with sandbox=bare, where this machine is thrown away afterwards"
+    return Check(name="no isolation", status=Status.OK, found=found, means=bare.danger())
 
 
 def judge_overlay(problem: str | None, *, kernel: tuple[int, int], known: bool) -> Check:

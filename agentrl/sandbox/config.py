@@ -15,10 +15,24 @@ class SandboxBackend(Enum):
     """Linux namespaces on this machine (bwrap): own pids, no network, no host files but a read-only base."""
 
 
+class Isolation(Enum):
+    """What is between an episode and the machine that it runs on."""
+
+    namespaces = "namespaces"
+    """What the backend makes of namespaces: own files, processes, network, limits."""
+
+    none = "none"
+    """Nothing: commands of the model run on this machine, with our rights, one episode at a time. Only for a machine
+    that is itself thrown away and refuses namespaces, such as a container of a CI service."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SandboxConfig:
     backend: SandboxBackend = SandboxBackend.bubblewrap
     """Provider of sandboxes."""
+
+    isolation: Isolation = Isolation.namespaces
+    """What holds episodes apart, and from the machine. `sandbox=bare` sets none, and what goes with it."""
 
     max_sandboxes: Count = 64
     """Sandboxes alive at once."""

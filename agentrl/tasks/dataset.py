@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from agentrl.errors import TaskError, UserError
-from agentrl.sandbox.config import SandboxConfig
+from agentrl.errors import ImageError, TaskError, UserError
+from agentrl.sandbox.bare.places import folders_of, misfit
+from agentrl.sandbox.config import Isolation, SandboxConfig
 from agentrl.tasks.config import Family, TasksConfig
 from agentrl.tasks.families import FAMILIES, digest, write_tasks
 from agentrl.tasks.families.files import TaskFiles
@@ -50,6 +51,22 @@ def without_builds(dataset: Dataset) -> Dataset:
     return _without(dataset, lambda task: reason if task.spec.image.steps else None)
 
 
+def without_isolation(dataset: Dataset, left: Collection[str] = ()) -> Dataset:
+    """Without the tasks that need isolation, or a folder that this machine has. Raises UserError if none is left.
+
+    `left`: folders that an earlier sandbox made, soon to be removed.
+    """
+
+    def obstacle(task: Task) -> str | None:
+        try:
+            folders_of(task.spec.image, left=left)
+        except ImageError as error:
+            return str(error)
+        return misfit(task.spec.image, task.agent_user, task.verifier_user)
+
+    return _without(dataset, obstacle)
+
+
 def within_limits(dataset: Dataset, limits: SandboxConfig) -> Dataset:
     """Without the tasks that ask for more than a sandbox gets. Raises UserError if none is left."""
     return _without(dataset, lambda task: over_limits(task, limits))
@@ -58,8 +75,11 @@ def within_limits(dataset: Dataset, limits: SandboxConfig) -> Dataset:
 def over_limits(task: Task, limits: SandboxConfig) -> str | None:
     """What a task asks for beyond the limits of a sandbox, None if it keeps within them.
 
-    With less than it asks for, a good agent would fail for want of memory or disk, and be blamed for it.
+    With less than it asks for, a good agent would fail for want of memory or disk, and be blamed for it. Without
+    isolation there are no limits.
     """
+    if limits.isolation is Isolation.none:
+        return None
     asked = [("memory_mb", task.spec.memory_mb, limits.memory_mb), ("disk_mb", task.spec.disk_mb, limits.disk_mb)]
     over = [f"{name} {wanted} (sandbox.{name} is {most})" for name, wanted, most in asked if (wanted or 0) > most]
     return f"asks for {' and '.join(over)}" if over else None

@@ -240,6 +240,7 @@ async def one_that_was_started_for_nobody_is_handed_out_later(provider: SandboxP
     sandbox = await provider.create(SPEC)
     await sandbox.assign("g000000.m000.a00")
     assert (await sandbox.exec("sleep 0.01", timeout_s=20)).exit_code == 0
+    await sandbox.close()
     dead = await provider.create(SPEC)
     await dead.close()
     with pytest.raises(SandboxError):
@@ -272,6 +273,12 @@ SNAPSHOT_CHECKS: list[SandboxCheck] = [
     a_sandbox_that_ended_makes_no_snapshot,
 ]
 
+SEVERAL_CHECKS: list[SandboxCheck] = [
+    sandboxes_do_not_share_files,
+    closing_the_provider_closes_its_sandboxes,
+]
+"""Of providers that have more than one sandbox at a time."""
+
 SANDBOX_CHECKS: list[SandboxCheck] = [
     a_command_that_ends_has_its_exit_code,
     a_timeout_is_told_and_leaves_the_sandbox_usable,
@@ -286,9 +293,8 @@ SANDBOX_CHECKS: list[SandboxCheck] = [
     a_session_goes_on_and_loses_only_what_a_lost_shell_changed,
     files_are_copied_out_once,
     nothing_is_left_to_kill,
-    sandboxes_do_not_share_files,
     one_that_was_started_for_nobody_is_handed_out_later,
     there_is_room_until_it_is_full,
+    *SEVERAL_CHECKS,
     *SNAPSHOT_CHECKS,
-    closing_the_provider_closes_its_sandboxes,
 ]

@@ -129,6 +129,16 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     ("warm_sandboxes_fit", {"sandbox__warm_max": 65}, ERROR, "sandbox.warm_max"),
     ("warm_sandboxes_fit", {"sandbox__warm_idle_s": 1800.0}, ERROR, "sandbox.warm_idle_s"),
     ("disk_below_memory", {"sandbox__disk_mb": 512}, WARNING, "sandbox.disk_mb"),
+    ("isolation_is_given_up", {"sandbox__isolation": "none"}, WARNING, "sandbox.isolation"),
+    ("one_episode_without_isolation", {"sandbox__isolation": "none"}, ERROR, "sandbox.max_sandboxes"),
+    ("one_episode_without_isolation", {"sandbox__isolation": "none"}, ERROR, "sandbox.warm_max"),
+    (
+        "no_snapshots_without_isolation",
+        {"sandbox__isolation": "none", "sandbox__fork_groups": True},
+        ERROR,
+        "sandbox.fork_groups",
+    ),
+    ("limits_without_isolation", {"sandbox__isolation": "none", "sandbox__cpus": 1.0}, WARNING, "sandbox.cpus"),
     ("cpu_dtype", {"inference__dtype": "bfloat16"}, WARNING, "inference.dtype"),
     (
         "ignored_settings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentrl.sandbox.supervisor.command import Process, Seen, newcomers
+from agentrl.sandbox.supervisor.crowd import Process, Seen, descendants, newcomers
 
 
 def seen(pid: int, parent: int, *, started: int = 0, state: str = "S") -> Seen:
@@ -37,3 +37,9 @@ def test_parents_that_are_not_seen_or_go_in_a_circle_end_the_search() -> None:
     assert pids(newcomers([seen(20, 99)], EARLIER)) == [20]
     assert pids(newcomers([seen(20, 21), seen(21, 20)], EARLIER)) == [20, 21]
     assert newcomers([], EARLIER) == []
+
+
+def test_descendants_are_found_through_any_number_of_parents_and_nobody_else_is() -> None:
+    now = [seen(9, 7), seen(10, 9), seen(30, 10), seen(31, 30), seen(8, 1), seen(12, 8), seen(40, 41), seen(41, 40)]
+    assert sorted(pids(descendants(7, now))) == [9, 10, 30, 31]
+    assert descendants(99, now) == []

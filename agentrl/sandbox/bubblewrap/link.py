@@ -106,15 +106,15 @@ class SupervisorLink:
                 future.set_exception(SandboxError(self._lost, death=Death.UNREACHABLE))
 
 
-async def open_link(settings: dict[str, Any]) -> tuple[SupervisorLink, frames.Header]:
-    """Start a supervisor with the settings that its `main` takes; and its greeting.
+async def open_link(settings: dict[str, Any], *, module: str = "main") -> tuple[SupervisorLink, frames.Header]:
+    """Start a supervisor, a module of `sandbox.supervisor`, with the settings that its `main` takes; and its greeting.
 
     Raises SandboxError if it does not greet.
     """
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(  # noqa: ASYNC220 (vfork and exec take a millisecond)
-            bare_python.command("main", "main", str(theirs.fileno()), json.dumps(settings)),
+            bare_python.command(module, "main", str(theirs.fileno()), json.dumps(settings)),
             env=bare_python.environment(),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,

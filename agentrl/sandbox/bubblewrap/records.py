@@ -33,7 +33,7 @@ def write(state_dir: Path, name: str, supervisor_pid: int, bases: list[str], cac
     Returns the record's path.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
-    owner, supervisor = _identity(os.getpid()), _identity(supervisor_pid)
+    owner, supervisor = identity(os.getpid()), identity(supervisor_pid)
     record = {"owner": owner, "supervisor": supervisor, "cgroups": bases, "cache": str(cache)}
     path = state_dir / f"{_PREFIX}{name}.json"
     partial = path.with_suffix(".partial")
@@ -43,9 +43,9 @@ def write(state_dir: Path, name: str, supervisor_pid: int, bases: list[str], cac
 
 def remove_remains(path: Path) -> list[str]:
     """Kill and remove what a record names, then the record. Returns what could not be removed; then it stays."""
-    record = _read(path)
+    record = read(path)
     if record is not None:
-        if _is_running(record["supervisor"]):
+        if is_running(record["supervisor"]):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(record["supervisor"]["pid"], signal.SIGKILL)
         sweep(Path(record["cache"]))
@@ -67,8 +67,8 @@ def reap(state_dir: Path, cache: Path | None = None) -> list[str]:
     sweep(cache or cache_folder(None))
     left = [base for base in _stale_groups() if not remove_base(base)]
     for path in sorted(state_dir.glob(f"{_PREFIX}*.json")):
-        record = _read(path)
-        if record is None or not _is_running(record["owner"]):
+        record = read(path)
+        if record is None or not is_running(record["owner"]):
             left += remove_remains(path)
     return left
 
@@ -89,7 +89,7 @@ def _pid_namespace() -> str:
     return str(Path("/proc/self/ns/pid").stat().st_ino)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def read(path: Path) -> dict[str, Any] | None:
     """None for a file that is no record, or was just removed by another process."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
@@ -98,15 +98,15 @@ def _read(path: Path) -> dict[str, Any] | None:
     return record
 
 
-def _identity(pid: int) -> dict[str, Any]:
+def identity(pid: int) -> dict[str, Any]:
     """A process across reuse of its pid and restarts of the machine."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return {"pid": pid, "started": _start_ticks(pid), "boot": boot}
 
 
-def _is_running(identity: dict[str, Any]) -> bool:
-    started = _start_ticks(identity["pid"])
-    return started is not None and _identity(identity["pid"]) == identity
+def is_running(known: dict[str, Any]) -> bool:
+    """Whether the process of an `identity` still runs."""
+    return _start_ticks(known["pid"]) is not None and identity(known["pid"]) == known
 
 
 def _start_ticks(pid: int) -> int | None:

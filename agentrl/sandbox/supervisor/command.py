@@ -1,23 +1,17 @@
-"""What happens in the sandbox's process tree: becoming a command, and killing what commands started.
-
-Runs in children of the door. They are in the pid namespace, the door is not: it is their true parent, and out of reach.
-"""
+"""Becoming a command, in a child of the door: its place, its user, its limits, its program."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import resource
-import select
-import signal
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Protocol
 
 from agentrl.sandbox.supervisor import syscalls
 from agentrl.sandbox.supervisor.cgroups import Cgroup, Limits
-from agentrl.sandbox.supervisor.processes import fork_and_wait
+from agentrl.sandbox.supervisor.crowd import Crowd, Inhabitants
 
 ROOT_CAPABILITIES = (
     syscalls.CAP_CHOWN,
@@ -34,24 +28,6 @@ ROOT_MASK = sum(1 << number for number in ROOT_CAPABILITIES)
 CANNOT_RUN, NOT_FOUND = 126, 127
 HANDOFF_IN, HANDOFF_OUT = 198, 199
 """Descriptors by which a session's shell takes over what the one before it left, and leaves it to the next."""
-_MAX_SWEEPS = 50
-_SWEEP_PAUSE_S = 0.002
-
-
-@dataclass(frozen=True)
-class Room:
-    """A running sandbox as its door knows it."""
-
-    pidfd: int
-    """Of its first process."""
-    ranged: bool
-    """Whether it has users beside root; only then root has ROOT_CAPABILITIES."""
-    cgroup: Cgroup
-    limits: Limits
-    rlimits: bool
-    """Whether limits must be set per process, for want of cgroups."""
-    filter_program: bytes
-    """What stands before system calls; empty for nothing."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +48,58 @@ class UnknownUser(Exception):
     """The sandbox has no such user, or only root."""
 
 
-def become(room: Room, command: Command, fds: dict[int, int], problem_fd: int) -> None:
+class Place(Protocol):
+    """Where commands run."""
+
+    @property
+    def crowd(self) -> Crowd:
+        """Who runs in it."""
+        ...
+
+    def enter(self, command: Command) -> dict[str, str]:
+        """Make this process, a child of the door, one of the place's: as the command's user, within its limits.
+
+        Returns the environment that it has beside the command's own. Raises OSError, UnknownUser.
+        """
+        ...
+
+    def oom_kills(self) -> int:
+        """How often the memory limit has killed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Room:
+    """A `Place`: a running sandbox of namespaces as its door knows it."""
+
+    pidfd: int
+    """Of its first process."""
+    ranged: bool
+    """Whether it has users beside root; only then root has ROOT_CAPABILITIES."""
+    cgroup: Cgroup
+    limits: Limits
+    rlimits: bool
+    """Whether limits must be set per process, for want of cgroups."""
+    filter_program: bytes
+    """What stands before system calls; empty for nothing."""
+
+    @property
+    def crowd(self) -> Crowd:
+        return Inhabitants()
+
+    def enter(self, command: Command) -> dict[str, str]:
+        """See `Place.enter`."""
+        self.cgroup.join()
+        home = _take_identity(self, command.user)
+        memory_bytes, pids = (self.limits.memory_bytes, self.limits.pids) if self.rlimits else (None, None)
+        limit(command.limits, memory_bytes=memory_bytes, pids=pids)
+        return {"HOME": home}
+
+    def oom_kills(self) -> int:
+        return self.cgroup.oom_kills()
+
+
+def become(place: Place, command: Command, fds: dict[int, int], problem_fd: int) -> None:
     """Turn this process into the command. What is not the command's own fault goes to `problem_fd` as 'kind:text'.
 
     `fds` are its descriptors by number, and which of ours become them.
@@ -81,9 +108,7 @@ def become(room: Room, command: Command, fds: dict[int, int], problem_fd: int) -
     """
     try:
         os.setsid()
-        room.cgroup.join()
-        home = _take_identity(room, command.user)
-        _limit(room, command.limits)
+        env = place.enter(command)
         for target, fd in fds.items():
             os.dup2(fd, target)
         syscalls.default_signals()
@@ -92,70 +117,10 @@ def become(room: Room, command: Command, fds: dict[int, int], problem_fd: int) -
         return
     try:
         os.chdir(command.cwd)
-        _exec(command.argv, {"HOME": home, **command.env})
+        _exec(command.argv, {**env, **command.env})
     except (OSError, ValueError) as error:  # ValueError: a zero byte or a lone surrogate
         _complain(f"cannot run in {command.cwd}: {error.strerror if isinstance(error, OSError) else error}")
         os._exit(CANNOT_RUN)
-
-
-class Process(NamedTuple):
-    """One process in the sandbox. A pid alone is none: it is given out again."""
-
-    pid: int
-    started: int
-    """Clock ticks from boot to its start."""
-
-
-class Seen(NamedTuple):
-    """A process as /proc shows it."""
-
-    process: Process
-    state: str
-    """One letter; Z and X are dead."""
-    parent: int
-
-
-def processes() -> frozenset[Process]:
-    """All in the sandbox but its first, zombies too."""
-    return frozenset(seen.process for seen in _look())
-
-
-def count_since(earlier: frozenset[Process]) -> int:
-    """Processes that live now and were not there `earlier`."""
-    return sum(seen.state not in "ZX" and seen.process not in earlier for seen in _look())
-
-
-def newcomers(seen: Iterable[Seen], earlier: frozenset[Process]) -> list[Seen]:
-    """Those that were not there `earlier` and do not descend from one that was, and is there still."""
-    now = {one.process.pid: one for one in seen}
-    old = {pid for pid, one in now.items() if one.process in earlier}
-    return [one for pid, one in now.items() if pid not in old and not _descends(pid, now, old)]
-
-
-def kill_since(earlier: frozenset[Process]) -> None:
-    """Kill every process that was not there `earlier` and does not descend from one that was."""
-    for _ in range(_MAX_SWEEPS):
-        fork_and_wait(lambda: _sweep(earlier))
-        if all(seen.state in "ZX" for seen in newcomers(_look(), earlier)):
-            return
-        select.select((), (), (), _SWEEP_PAUSE_S)
-
-
-def kill_all() -> tuple[int, int]:
-    """Kill every process but the first, and wait until they are gone. Returns how many there were, and are left."""
-    victims = left = count_since(frozenset())
-    for _ in range(_MAX_SWEEPS):
-        if not left:
-            break
-        signal_all(signal.SIGKILL)
-        select.select((), (), (), _SWEEP_PAUSE_S)
-        left = count_since(frozenset())
-    return victims, left
-
-
-def signal_all(number: int) -> None:
-    """Signal every process but the first, at once: no fork slips through."""
-    fork_and_wait(lambda: _signal_others(number))
 
 
 def _exec(argv: list[str], env: dict[str, str]) -> None:
@@ -189,12 +154,11 @@ def _take_identity(room: Room, user: str | None) -> str:
     return home
 
 
-def _limit(room: Room, own: dict[str, int | None]) -> None:
-    """Set the command's own limits; those of the sandbox too, where no cgroup holds them."""
+def limit(own: dict[str, int | None], *, memory_bytes: int | None = None, pids: int | None = None) -> None:
+    """Set a command's own limits for this process; those of its place too, where nothing else holds them."""
     memory_mb, cpu_s, file_mb = own["memory_mb"], own["cpu_s"], own["file_mb"]
-    memory_bytes = None if memory_mb is None else memory_mb << 20
-    _lower(resource.RLIMIT_AS, memory_bytes, room.limits.memory_bytes if room.rlimits else None)
-    _lower(resource.RLIMIT_NPROC, own["pids"], room.limits.pids if room.rlimits else None)
+    _lower(resource.RLIMIT_AS, None if memory_mb is None else memory_mb << 20, memory_bytes)
+    _lower(resource.RLIMIT_NPROC, own["pids"], pids)
     _lower(resource.RLIMIT_FSIZE, None if file_mb is None else file_mb << 20)
     _lower(resource.RLIMIT_CPU, cpu_s, grace=1)
 
@@ -220,39 +184,3 @@ def _find_user(user: str | None) -> tuple[int, int, str]:
     if user.isdigit():
         return int(user), int(user), "/"
     raise UnknownUser(f"user {user}: not in the sandbox's /etc/passwd")
-
-
-def _look() -> Iterator[Seen]:
-    """Each process but the first."""
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit() and name != "1":
-            with contextlib.suppress(OSError):  # gone meanwhile
-                fields = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()
-                yield Seen(Process(int(name), int(fields[19])), fields[0], int(fields[1]))
-
-
-def _sweep(earlier: frozenset[Process]) -> None:
-    """One atomic kill: nothing can fork while everything is stopped."""
-    _signal_others(signal.SIGSTOP)
-    for seen in newcomers(_look(), earlier):
-        if seen.process.pid != os.getpid():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(seen.process.pid, signal.SIGKILL)
-    _signal_others(signal.SIGCONT)
-
-
-def _signal_others(number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, number)
-
-
-def _descends(pid: int, now: dict[int, Seen], ancestors: set[int]) -> bool:
-    passed = {pid}
-    while pid in now:
-        pid = now[pid].parent
-        if pid in ancestors:
-            return True
-        if pid in passed:  # numbers that were given out again while they were read
-            return False
-        passed.add(pid)
-    return False

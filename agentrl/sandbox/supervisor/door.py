@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Callable
 
 from agentrl.sandbox.supervisor import files, frames, seccomp, syscalls
-from agentrl.sandbox.supervisor.command import ROOT_CAPABILITIES, Command, Room, count_since, kill_all, signal_all
+from agentrl.sandbox.supervisor.command import ROOT_CAPABILITIES, Command, Place, Room
 from agentrl.sandbox.supervisor.connection import Connection
+from agentrl.sandbox.supervisor.crowd import count_since, kill_all, signal_all
 from agentrl.sandbox.supervisor.execution import ExecRequest, Execution
 from agentrl.sandbox.supervisor.processes import close_other_fds, run_and_exit
 from agentrl.sandbox.supervisor.reactor import Reactor
@@ -69,8 +70,8 @@ def _enter(room: Room, socket_fd: int) -> None:
 class Door:
     """Serves one sandbox: files at once, commands one after another."""
 
-    def __init__(self, room: Room, sock: socket.socket) -> None:
-        self._room = room
+    def __init__(self, place: Place, sock: socket.socket) -> None:
+        self._place = place
         self._reactor = Reactor()
         self._connection = Connection(self._reactor, sock, self._handle, self._reactor.stop)
         self._waiting: deque[tuple[int, Execution]] = deque()
@@ -119,7 +120,7 @@ class Door:
                 self._running = None
                 self._start_next()
 
-        self._waiting.append((request_id, Execution(self._reactor, self._room, request, done)))
+        self._waiting.append((request_id, Execution(self._reactor, self._place, request, done)))
         self._start_next()
 
     def _start_next(self) -> None:
@@ -170,16 +171,16 @@ class Door:
         return {"alive": os.path.isdir("/") and os.path.exists("/proc/1/stat")}, b""  # noqa: PTH110, PTH112
 
     def _kill_all(self, header: frames.Header, payload: bytes) -> tuple[frames.Header, bytes]:
-        killed, left = kill_all()
+        killed, left = kill_all(self._place.crowd)
         if left:
             return {"error": f"{left} processes outlive SIGKILL", "kind": "SandboxError", "errno": None}, b""
         return {"killed": killed}, b""
 
     def _census(self, header: frames.Header, payload: bytes) -> tuple[frames.Header, bytes]:
         """How many processes run beside the first."""
-        return {"living": count_since(frozenset())}, b""
+        return {"living": count_since(self._place.crowd, frozenset())}, b""
 
     def _stop_all(self, header: frames.Header, payload: bytes) -> tuple[frames.Header, bytes]:
         """Freeze or thaw, where no freezer does it."""
-        signal_all(signal.SIGSTOP if header["frozen"] else signal.SIGCONT)
+        signal_all(self._place.crowd, signal.SIGSTOP if header["frozen"] else signal.SIGCONT)
         return {}, b""

@@ -11,17 +11,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agentrl.sandbox.death import Death
 from agentrl.sandbox.supervisor import frames
 from agentrl.sandbox.supervisor.command import (
     HANDOFF_IN,
     HANDOFF_OUT,
     Command,
-    Room,
+    Place,
     become,
-    count_since,
-    kill_since,
-    processes,
 )
+from agentrl.sandbox.supervisor.crowd import count_since, kill_since, processes
 from agentrl.sandbox.supervisor.processes import is_exiting, run_and_exit, write_all
 from agentrl.sandbox.supervisor.reactor import Reactor, Timer
 
@@ -134,9 +133,9 @@ class Feed:
 class Execution:
     """Runs a command and calls `done` once, with the result or an error."""
 
-    def __init__(self, reactor: Reactor, room: Room, request: ExecRequest, done: Done) -> None:
+    def __init__(self, reactor: Reactor, place: Place, request: ExecRequest, done: Done) -> None:
         self._reactor = reactor
-        self._room = room
+        self._place = place
         self._request = request
         self._done: Done | None = done
         self._pipes: _Pipes | None = None
@@ -149,9 +148,9 @@ class Execution:
 
     def start(self) -> None:
         """Fork the command and watch it. Raises OSError when the machine cannot."""
-        room, command = self._room, self._request.command
-        self._oom_before = room.cgroup.oom_kills()
-        self._earlier = processes()
+        place, command = self._place, self._request.command
+        self._oom_before = place.oom_kills()
+        self._earlier = processes(place.crowd)
         self._started_at = time.monotonic()
         pipes = _Pipes(self._request.stdin is not None, self._request.handoff)
         try:
@@ -161,7 +160,7 @@ class Execution:
             pipes.close_ours()
             raise
         if self._child == 0:
-            run_and_exit(lambda: become(room, command, pipes.fds, pipes.problem_write))
+            run_and_exit(lambda: become(place, command, pipes.fds, pipes.problem_write))
         pipes.close_theirs()
         self._pipes = pipes
         self._watch(pipes)
@@ -172,7 +171,7 @@ class Execution:
             return
         self._killed = True
         self._set_timer(KILL_GRACE_S, lambda: self.fail(f"a killed command is still there after {KILL_GRACE_S:g} s"))
-        kill_since(self._earlier)
+        kill_since(self._place.crowd, self._earlier)
 
     def pause(self) -> None:
         """Stop its clock: the sandbox is frozen."""
@@ -187,9 +186,9 @@ class Execution:
             self._frozen_since = None
             self._set_timer(self._remaining_s, self.kill)
 
-    def fail(self, message: str, kind: str = "SandboxError") -> None:
-        """There is no result."""
-        self._finish({"error": message, "kind": kind, "errno": None}, b"")
+    def fail(self, message: str, kind: str = "SandboxError", *, death: Death | None = None) -> None:
+        """There is no result. `death`: how its sandbox ended."""
+        self._finish({"error": message, "kind": kind, "errno": None, "death": death}, b"")
 
     def _watch(self, pipes: _Pipes) -> None:
         self._feed = None if pipes.stdin is None else Feed(self._reactor, pipes.stdin, self._request.stdin or b"")
@@ -215,7 +214,7 @@ class Execution:
         os.close(self._child_fd)
         self._status = os.waitpid(self._child, 0)[1]
         self._duration_s = time.monotonic() - self._started_at - self._frozen_s
-        self._leftover = count_since(self._earlier)
+        self._leftover = count_since(self._place.crowd, self._earlier)
         if self._done is None or self._pipes is None:
             return
         if problem := os.read(self._pipes.problem, _CHUNK_BYTES):
@@ -244,7 +243,7 @@ class Execution:
             "exit_code": os.WEXITSTATUS(self._status) if os.WIFEXITED(self._status) and not self._killed else None,
             "signal": self._signal(),
             "timed_out": self._killed,
-            "oom": self._room.cgroup.oom_kills() > self._oom_before,
+            "oom": self._place.oom_kills() > self._oom_before,
             "truncated": self._stdout.truncated or self._stderr.truncated,
             "bytes_total": self._stdout.total + self._stderr.total,
             "leftover_processes": self._leftover,
