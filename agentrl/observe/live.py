@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -83,7 +85,7 @@ def _counted(counts: dict[str, int], word: str) -> str:
     return f"   {listed}" if listed else ""
 
 
-def _shares(seconds: dict[str, float]) -> str:
+def _shares(seconds: Mapping[str, float]) -> str:
     total = sum(seconds.values())
     ordered = sorted(seconds.items(), key=lambda item: -item[1])
     return "  ".join(f"{use} {100 * spent / total:.0f} %" for use, spent in ordered if spent >= total / 200) or "-"

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import agentrl
+from agentrl.sandbox.bare.host import ALLOWED
 
 CHECKOUT = Path(agentrl.__file__).parents[1]
 _HIDDEN = ("app", "dev", "logs", "proc", "solution", "tests", "tmp", "var")
@@ -31,7 +32,7 @@ def disposable(*command: str) -> list[str]:
     argv += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/tmp", "--dir", "/var"]
     for path in {CHECKOUT, Path(sys.prefix)}:
         argv += ["--ro-bind", str(path), str(path)]
-    return [*argv, "--dir", "/.dockerenv", "--chdir", str(CHECKOUT), *command]
+    return [*argv, "--setenv", ALLOWED, "1", "--chdir", str(CHECKOUT), *command]
 
 
 async def test_bare_sandboxes_keep_their_promises() -> None:

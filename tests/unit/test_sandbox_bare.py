@@ -29,19 +29,19 @@ def holds(*paths: str) -> Callable[[str], bool]:
 
 
 @pytest.mark.parametrize(
-    ("root", "container", "writable", "taken", "said"),
+    ("root", "allowed", "writable", "taken", "said"),
     [
         (True, True, True, (), None),
         (False, False, True, (), None),
-        (True, False, True, (), "no container"),
+        (True, False, True, (), "gives the whole machine to the model"),
         (False, True, False, (), "may not"),
         (True, True, True, ("/tests",), "would remove /tests"),
     ],
 )
 def test_who_may_run_without_isolation(
-    root: bool, container: bool, writable: bool, taken: tuple[str, ...], said: str | None
+    root: bool, allowed: bool, writable: bool, taken: tuple[str, ...], said: str | None
 ) -> None:
-    refused = refusal(root=root, container=container, writable=writable, taken=taken)
+    refused = refusal(root=root, allowed=allowed, writable=writable, taken=taken)
     assert refused is None if said is None else refused is not None and said in refused[0]
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
-from pathlib import Path
 
 from agentrl.errors import UserError
 from agentrl.sandbox.bare.places import in_the_way
 from agentrl.sandbox.supervisor.bare import own_name
 
-_MARKS = ("/.dockerenv", "/run/.containerenv")
-_CONTAINER_GROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc", "crio")
+ALLOWED = "AGENTRL_ALLOW_NO_ISOLATION"
+"""Set to 1 by whoever knows that a machine is thrown away: nothing on it tells a shared one from one that is."""
 
 
 def danger() -> str:
@@ -23,25 +22,12 @@ def danger() -> str:
     )
 
 
-def in_container() -> bool:
-    """Whether something tells that this machine is a container: a mark of its runtime, or of its control groups."""
-    if any(Path(mark).exists() for mark in _MARKS) or "container" in os.environ:
-        return True
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return True
-    try:
-        groups = Path("/proc/1/cgroup").read_text()
-    except OSError:
-        return False
-    return any(word in groups for word in _CONTAINER_GROUPS)
-
-
-def refusal(*, root: bool, container: bool, writable: bool, taken: Collection[str]) -> tuple[str, str] | None:
+def refusal(*, root: bool, allowed: bool, writable: bool, taken: Collection[str]) -> tuple[str, str] | None:
     """Why a machine may not, and the hint; None if it may. `writable`: whether we may make folders in /."""
-    if root and not container:
+    if root and not allowed:
         return (
-            "sandbox.isolation=none as root would give the whole machine to the model, and this is no container",
-            "run in a container that is thrown away, or with sandbox.isolation=namespaces (`agentrl doctor`)",
+            "sandbox.isolation=none as root gives the whole machine to the model",
+            f"set {ALLOWED}=1 on a machine that is thrown away; else use sandbox.isolation=namespaces",
         )
     if not writable:
         return (
@@ -74,7 +60,7 @@ def obstacle() -> str | None:
 def _refusal(left: Collection[str]) -> tuple[str, str] | None:
     return refusal(
         root=os.geteuid() == 0,
-        container=in_container(),
+        allowed=os.environ.get(ALLOWED) == "1",
         writable=os.access("/", os.W_OK | os.X_OK),
         taken=in_the_way(left=left),
     )
