@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -272,6 +273,10 @@ class Sandbox(Protocol):
         ...
 
 
+def unheard() -> None:
+    """Nobody wants to know when a start begins."""
+
+
 class SandboxProvider(Protocol):
     """Starts sandboxes."""
 
@@ -290,12 +295,17 @@ class SandboxProvider(Protocol):
         """
         ...
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+    async def create(
+        self, spec: SandboxSpec, *, snapshot: Snapshot | None = None, on_begin: Callable[[], None] = unheard
+    ) -> Sandbox:
         """Start one and wait until it answers a probe. Raises SandboxError; ImageError as `prepare` does.
 
         With a `snapshot` (of this provider, not yet released) its files are those of the snapshot, and nothing of the
         image is copied again; the image's environment, workdir and user hold for commands as always. Forking is
         this, once per child: each has an owner of its own.
+
+        Where it is full, it waits until there is a place, first come first served, for as long as that takes: time
+        limits count from when the start itself begins, and then `on_begin` is called.
         """
         ...
 

@@ -16,6 +16,9 @@ _LEAD_SHARE = 0.9
 """Share of starts that are up within the lead. Above it lie those that hang."""
 _PATIENCE = 1.5
 """A start is overdue after so many leads: where 3 % hang, 2 to 4 % of the others are then started twice."""
+_MIN_PATIENCE_S = 5.0
+"""No start is overdue sooner: one of milliseconds takes seconds on a busy machine, and not because it hangs. To give it
+up for another only costs more of the CPU that it waits for."""
 _BACKOFF_S, _BACKOFF_MAX_S = 0.5, 60.0
 
 
@@ -67,7 +70,7 @@ class StartTimes:
         than the others is let to its end."""
         if len(self._recent) < _MIN_STARTS:
             return math.inf
-        return float(_PATIENCE * self.lead_s * 2 ** min(abandoned, 16))
+        return float(max(_PATIENCE * self.lead_s, _MIN_PATIENCE_S) * 2 ** min(abandoned, 16))
 
 
 def level(rate_per_s: float, lead_s: float, due: int) -> int:

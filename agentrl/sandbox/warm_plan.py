@@ -1,7 +1,8 @@
 """What a warm pool starts, closes and gives up next. Pure.
 
-Requests that wait come first. Then the sandboxes that the queue says come next are started ahead, as many as `level`
-says are needed by the time they are up. Both within the limits of the machine: `room` and `starts`.
+Requests that wait come first, in the order in which they came. Then the sandboxes that the queue says come next are
+started ahead, as many as `level` says are needed by the time they are up. Both within the limits of the machine:
+`room` and `starts`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def plan(
     queue: Sequence[tuple[Kind, int]],
     stocks: Mapping[Kind, Stock],
     *,
+    requests: Sequence[Kind],
     level: int,
     warm_max: int,
     room: int,
@@ -63,13 +65,18 @@ def plan(
     """Decide.
 
     `queue`: kinds with the number of sandboxes that will be asked for, in this order. `stocks`: kinds that there is
-    anything of, those that wait longest first. `level`: how many of the queue are to be up or coming. `room`: further
-    sandboxes that fit now. `starts`: further starts that may be in flight at once.
+    anything of. `requests`: the kinds of those that wait, in line. `level`: how many of the queue are to be up
+    or coming. `room`: further sandboxes that fit now; below 0, so many starts wait for a place. `starts`: further
+    starts that may be in flight at once.
     """
     planning = _Planning(stocks=stocks, expected=_total(queue), room=room, starts=starts)
-    for kind, stock in stocks.items():
-        if not stock.blocked:
-            planning.serve(kind, stock.waiting - stock.coming)
+    planning.make_room(min(-room, len(requests)))
+    coming = {kind: stock.coming for kind, stock in stocks.items()}
+    for kind in requests:
+        if coming[kind] > 0:
+            coming[kind] -= 1
+        elif not stocks[kind].blocked:
+            planning.serve(kind)
     wanted = _first(queue, min(level, warm_max))
     for kind, count in wanted.items():
         stock = stocks.get(kind, EMPTY)
@@ -97,15 +104,19 @@ class _Planning:
     close: list[Kind] = field(default_factory=list)
     abandon: list[Kind] = field(default_factory=list)
 
-    def serve(self, kind: Kind, missing: int) -> None:
-        """Start what requests wait for, whatever has to go for it. Without any room the provider makes it wait."""
+    def make_room(self, missing: int) -> None:
+        """Close what nobody waits for, for starts that wait for a place."""
         for _ in range(missing):
-            if self.starts == 0:
-                self._give_up_one()
-                continue
-            if self.room <= 0:
-                self._close_one(self._last_expected())
-            self._start(kind)
+            self._close_one(self._last_expected())
+
+    def serve(self, kind: Kind) -> None:
+        """Start what a request waits for, whatever has to go for it. Without any room the provider makes it wait."""
+        if self.starts == 0:
+            self._give_up_one()
+            return
+        if self.room <= 0:
+            self._close_one(self._last_expected())
+        self._start(kind)
 
     def prepare(self, kind: Kind, missing: int, warm_max: int) -> None:
         """Start ahead, in the place of what nobody expects any more where there is no other."""

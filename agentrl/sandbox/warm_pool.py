@@ -1,8 +1,8 @@
 """`WarmPool`: a provider over a provider, whose sandboxes are up before they are asked for.
 
 Effects only: what to start, close and give up is decided by `warm_plan`, from what `warm_demand` measures. Invariants:
-a sandbox is handed out at most once; it is asked whether it answers when it is, and only then its lifetime begins; one
-that nobody has any more is closed.
+requests are served in the order in which they came; a sandbox is handed out at most once; it is asked whether it
+answers when it is, and only then its lifetime begins; one that nobody has any more is closed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from random import Random
 from agentrl.clock import monotonic
 from agentrl.errors import ImageError, SandboxError
 from agentrl.sandbox.config import SandboxConfig
-from agentrl.sandbox.provider import Capabilities, Image, Sandbox, SandboxProvider, SandboxSpec, Snapshot
+from agentrl.sandbox.provider import Capabilities, Image, Sandbox, SandboxProvider, SandboxSpec, Snapshot, unheard
 from agentrl.sandbox.warm_demand import Failures, LaunchRate, StartTimes, level
 from agentrl.sandbox.warm_figures import Acquisitions, Counts, PoolFigures
 from agentrl.sandbox.warm_plan import Kind, Stock, plan
@@ -43,7 +43,8 @@ class _Start:
     """A start in flight."""
 
     kind: Kind
-    began: float
+    began: float | None = None
+    """None while it waits for a place."""
     task: asyncio.Task[None] | None = None
     overdue: bool = False
     """As it was counted."""
@@ -68,10 +69,13 @@ class WarmPool:
         self._entropy = entropy
         self._queue: Sequence[tuple[Kind, int]] = ()
         self._due = 0
-        self._waiting: dict[Kind, deque[asyncio.Future[Sandbox]]] = {}
+        self._line: dict[asyncio.Future[Sandbox], Kind] = {}
+        """Requests that wait, in the order in which they came."""
         self._warm: dict[Kind, deque[_Warm]] = {}
         self._starts: list[_Start] = []
-        """Those that began first stand first."""
+        """Those that were decided first stand first."""
+        self._num_closing = 0
+        """Warm ones that still take the place that they make."""
         self._abandoned: dict[Kind, int] = {}
         """By kind, since one of it came up."""
         self._rate = LaunchRate()
@@ -97,19 +101,22 @@ class WarmPool:
         """See `SandboxProvider.prepare`."""
         await self._provider.prepare(image)
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """Hand one out, at once if one is up. Waits at most twice start_timeout_s: for room, and for a start.
+    async def create(
+        self, spec: SandboxSpec, *, snapshot: Snapshot | None = None, on_begin: Callable[[], None] = unheard
+    ) -> Sandbox:
+        """Hand one out, at once if one is up. Waits for a place as long as that takes: in turn, and without a limit.
 
         Forks of a snapshot are passed on, in the place of a warm one where there is no other: they start in no time,
         and nobody knows of them before.
         """
         if snapshot is not None:
             await self._make_room()
-            return await self._provider.create(spec, snapshot=snapshot)
+            return await self._provider.create(spec, snapshot=snapshot, on_begin=on_begin)
         self._check()
         kind, began = _kind(spec), monotonic()
         self._rate.add(began)
-        sandbox, hit = await self._acquire(kind, spec.owner, began)
+        sandbox, hit = await self._acquire(kind, spec.owner)
+        on_begin()
         self._counts.hits += hit
         self._counts.misses += not hit
         self._acquisitions.add(monotonic() - began)
@@ -121,7 +128,7 @@ class WarmPool:
         self._closed = True
         self._counts.unused += self._num_warm
         self._warm.clear()
-        for kind in list(self._waiting):
+        for kind in set(self._line.values()):
             self._fail_all(kind, SandboxError("the sandbox provider is closed"))
         for start in self._starts:
             if start.task is not None:
@@ -156,13 +163,13 @@ class WarmPool:
 
     # --- handing out
 
-    async def _acquire(self, kind: Kind, owner: str | None, began: float) -> tuple[Sandbox, bool]:
+    async def _acquire(self, kind: Kind, owner: str | None) -> tuple[Sandbox, bool]:
         """One that answers; and whether it was up already."""
         hit, problem = True, None
         for _ in range(MAX_TRIES):
             sandbox = self._take(kind)
             if sandbox is None:
-                sandbox, hit = await self._wait(kind, began), False
+                sandbox, hit = await self._wait(kind), False
             problem = await self._hand_out(sandbox, owner)
             if problem is None:
                 return sandbox, hit
@@ -188,39 +195,31 @@ class WarmPool:
             del self._warm[kind]
         return taken
 
-    async def _wait(self, kind: Kind, began: float) -> Sandbox:
+    async def _wait(self, kind: Kind) -> Sandbox:
         """The next one of its kind that comes up."""
-        limit_s = 2 * self._config.start_timeout_s
         future: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(kind, deque()).append(future)
+        self._line[future] = kind
         self._wake.set()
         try:
-            async with asyncio.timeout_at(began + limit_s):
-                return await future
-        except BaseException as error:
+            return await future
+        except BaseException:
             self._stop_waiting(kind, future)
-            if isinstance(error, TimeoutError):
-                message = f"no sandbox within {limit_s:g} s: none came up, or there was no room"
-                raise SandboxError(message) from error
             raise
 
     def _stop_waiting(self, kind: Kind, future: asyncio.Future[Sandbox]) -> None:
         """Forget a request that ends without a sandbox. One that it was given in its last moment is nobody's still."""
         if future.done() and not future.cancelled() and future.exception() is None:
             self._came(kind, future.result())
-        elif future in self._waiting.get(kind, ()):
-            self._waiting[kind].remove(future)
+        self._line.pop(future, None)
         self._wake.set()
 
     def _waiter(self, kind: Kind) -> asyncio.Future[Sandbox] | None:
         """The request that waits longest, no longer counted as waiting."""
-        waiting = self._waiting.get(kind, deque())
-        while waiting:
-            future = waiting.popleft()
-            if not future.done():
-                return future
-        self._waiting.pop(kind, None)
-        return None
+        waiting = (future for future, other in self._line.items() if other == kind and not future.done())
+        future = next(waiting, None)
+        if future is not None:
+            del self._line[future]
+        return future
 
     async def _hand_out(self, sandbox: Sandbox, owner: str | None) -> SandboxError | None:
         """Make it the owner's. Returns why not, if it does not answer."""
@@ -247,9 +246,10 @@ class WarmPool:
         decided = plan(
             self._queue,
             stocks,
+            requests=tuple(self._line.values()),
             level=level(self._rate.per_s(now), self._times.lead_s, self._due),
             warm_max=self._config.warm_max,
-            room=self._provider.room,
+            room=self._provider.room + self._num_closing - sum(start.began is None for start in self._starts),
             starts=self._config.start_concurrency - len(self._starts),
         )
         self._note_overdue(now)
@@ -258,7 +258,7 @@ class WarmPool:
         for kind in decided.abandon:
             self._abandon(kind, now)
         for kind in decided.start:
-            start = _Start(kind, now)
+            start = _Start(kind)
             self._starts.append(start)
             start.task = group.create_task(self._start(start), name=f"sandbox start {now:.3f}")
 
@@ -269,17 +269,18 @@ class WarmPool:
                 self._counts.hedged += 1
 
     def _stocks(self, now: float) -> dict[Kind, Stock]:
-        starts: dict[Kind, list[_Start]] = {kind: [] for kind in self._waiting}
+        waiting = Counter(self._line.values())
+        starts: dict[Kind, list[_Start]] = {kind: [] for kind in waiting}
         for start in self._starts:
             if not start.abandoned:
                 starts.setdefault(start.kind, []).append(start)
         kinds = dict.fromkeys([*starts, *self._warm, *(kind for kind, _ in self._queue)])
-        return {kind: self._stock(kind, starts.get(kind, []), now) for kind in kinds}
+        return {kind: self._stock(kind, starts.get(kind, []), waiting[kind], now) for kind in kinds}
 
-    def _stock(self, kind: Kind, starts: list[_Start], now: float) -> Stock:
+    def _stock(self, kind: Kind, starts: list[_Start], waiting: int, now: float) -> Stock:
         overdue = sum(now >= self._overdue_at(start) for start in starts)
         return Stock(
-            waiting=len(self._waiting.get(kind, ())),
+            waiting=waiting,
             warm=len(self._warm.get(kind, ())),
             coming=len(starts) - overdue,
             overdue=overdue,
@@ -290,12 +291,12 @@ class WarmPool:
         """One start, to its end."""
         kind = start.kind
         try:
-            sandbox = await self._provider.create(kind)
+            sandbox, took_s = await self._up(start)
         except (SandboxError, ImageError) as error:
             self._failed(kind, error)
         else:
-            self._times.add(monotonic() - start.began)
-            self._on_start(monotonic() - start.began)
+            self._times.add(took_s)
+            self._on_start(took_s)
             self._failures.forget(kind)
             self._abandoned.pop(kind, None)
             self._counts.started += 1
@@ -303,6 +304,23 @@ class WarmPool:
         finally:
             self._starts.remove(start)
             self._wake.set()
+
+    async def _up(self, start: _Start) -> tuple[Sandbox, float]:
+        """A sandbox, and the seconds that its start took. Only from where it began it has a limit."""
+        limit_s = 2 * self._config.start_timeout_s
+        try:
+            async with asyncio.timeout(None) as timeout:
+
+                def begin() -> None:
+                    start.began = monotonic()
+                    timeout.reschedule(start.began + limit_s)
+                    self._wake.set()
+
+                sandbox = await self._provider.create(start.kind, on_begin=begin)
+        except TimeoutError as error:
+            raise SandboxError(f"a sandbox did not come up within {limit_s:g} s of its start") from error
+        assert start.began is not None, "a provider says when it begins"
+        return sandbox, monotonic() - start.began
 
     def _came(self, kind: Kind, sandbox: Sandbox) -> None:
         """One is up: whoever waits longest gets it."""
@@ -345,9 +363,19 @@ class WarmPool:
     def _close_warm(self, kind: Kind, group: asyncio.TaskGroup) -> None:
         if sandbox := self._take(kind):
             self._counts.unused += 1
-            group.create_task(_close(sandbox))
+            self._num_closing += 1
+            group.create_task(self._closing(sandbox))
+
+    async def _closing(self, sandbox: Sandbox) -> None:
+        try:
+            await _close(sandbox)
+        finally:
+            self._num_closing -= 1
+            self._wake.set()
 
     def _overdue_at(self, start: _Start) -> float:
+        if start.began is None:
+            return math.inf
         return start.began + self._times.patience_s(self._abandoned.get(start.kind, 0))
 
     def _next_look_s(self) -> float | None:
@@ -355,7 +383,7 @@ class WarmPool:
         now = monotonic()
         times = [self._overdue_at(start) for start in self._starts]
         times += [warm[0].since + self._config.warm_idle_s for warm in self._warm.values()]
-        times += [self._failures.ready_at(kind) for kind in [*self._waiting, *(kind for kind, _ in self._queue)]]
+        times += [self._failures.ready_at(kind) for kind in [*self._line.values(), *(kind for kind, _ in self._queue)]]
         ahead = [time - now for time in times if now < time < math.inf]
         return min(ahead, default=None)
 

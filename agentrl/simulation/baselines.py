@@ -21,7 +21,7 @@ from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec, TurnRecord
 from agentrl.rollout.hold import Hold
 from agentrl.sandbox.config import SandboxConfig
-from agentrl.sandbox.provider import SandboxSpec, Snapshot
+from agentrl.sandbox.provider import SandboxSpec, Snapshot, unheard
 from agentrl.simulation.bound import bound
 from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.figures import Figures, Sample, drawn, figures
@@ -180,8 +180,10 @@ class BarrierProvider(SimulatedProvider):
         super().__init__(world, starts_at_once=starts_at_once, start_timeout_s=start_timeout_s)
         self._up, self._done = Barrier(num_members), Barrier(num_members)
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> SimulatedSandbox:
-        sandbox = await super().create(spec, snapshot=snapshot)
+    async def create(
+        self, spec: SandboxSpec, *, snapshot: Snapshot | None = None, on_begin: Callable[[], None] = unheard
+    ) -> SimulatedSandbox:
+        sandbox = await super().create(spec, snapshot=snapshot, on_begin=on_begin)
         await self._up.wait(_owner(spec))
         return sandbox
 

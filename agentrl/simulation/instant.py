@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentrl.errors import EngineError, SandboxError
@@ -21,6 +21,7 @@ from agentrl.sandbox.provider import (
     Image,
     SandboxSpec,
     Snapshot,
+    unheard,
 )
 from agentrl.simulation.session import SimulatedSession
 
@@ -204,7 +205,10 @@ class InstantProvider:
     async def prepare(self, image: Image) -> None:
         return
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> InstantSandbox:
+    async def create(
+        self, spec: SandboxSpec, *, snapshot: Snapshot | None = None, on_begin: Callable[[], None] = unheard
+    ) -> InstantSandbox:
+        on_begin()
         return InstantSandbox(f"instant-{next(self._numbers)}", output=self._output, reward=self._reward)
 
     async def close(self) -> None:

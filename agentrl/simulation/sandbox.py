@@ -23,6 +23,7 @@ from agentrl.sandbox.provider import (
     Image,
     SandboxSpec,
     Snapshot,
+    unheard,
 )
 from agentrl.simulation.life import Life, World
 from agentrl.simulation.session import SimulatedSession
@@ -278,12 +279,15 @@ class SimulatedProvider:
     async def prepare(self, image: Image) -> None:
         """What building an image takes is in the lives' cold starts."""
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> SimulatedSandbox:
+    async def create(
+        self, spec: SandboxSpec, *, snapshot: Snapshot | None = None, on_begin: Callable[[], None] = unheard
+    ) -> SimulatedSandbox:
         self._check()
         _check_snapshot(snapshot)
         self._num_starting += 1
         try:
             async with self._starting:
+                on_begin()
                 await self._start(FORK_S if snapshot is not None else self._cold_s(spec.owner))
         finally:
             self._num_starting -= 1

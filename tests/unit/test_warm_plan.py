@@ -19,12 +19,14 @@ def decide(
     queue: list[tuple[Kind, int]],
     stocks: dict[Kind, Stock],
     *,
+    line: list[Kind] | None = None,
     level: int = 8,
     warm_max: int = 8,
     room: int = 64,
     starts: int = 8,
 ) -> Plan:
-    return plan(queue, stocks, level=level, warm_max=warm_max, room=room, starts=starts)
+    requests = [kind for kind, stock in stocks.items() for _ in range(stock.waiting)] if line is None else line
+    return plan(queue, stocks, requests=requests, level=level, warm_max=warm_max, room=room, starts=starts)
 
 
 def test_the_first_of_the_queue_are_started_in_its_order() -> None:
@@ -44,6 +46,17 @@ def test_requests_come_before_the_queue_whatever_the_level() -> None:
 
 def test_a_start_that_somebody_waits_for_is_not_counted_as_stock() -> None:
     assert decide([(A, 1)], {A: Stock(waiting=1, coming=1)}).start == (A,)
+
+
+def test_who_came_first_is_served_first_whatever_the_kind() -> None:
+    stocks = {A: Stock(waiting=2, coming=1), B: Stock(waiting=2)}
+    assert decide([], stocks, line=[A, B, A, B], starts=2).start == (B, A)
+
+
+def test_what_waits_for_a_place_takes_that_of_warm_ones() -> None:
+    stocks = {A: Stock(waiting=2, coming=2), B: Stock(warm=1), C: Stock(warm=2)}
+    assert decide([(B, 1), (C, 1)], stocks, room=-2) == Plan(start=(), close=(C, C), abandon=())
+    assert decide([(B, 1)], {A: Stock(coming=1), B: Stock(warm=1)}, room=-1).close == (), "nobody waits for it"
 
 
 def test_an_overdue_start_is_replaced_and_given_up_once_its_replacement_is_up() -> None:

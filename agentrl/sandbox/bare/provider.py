@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from agentrl.errors import ImageError, SandboxError
@@ -15,7 +16,7 @@ from agentrl.sandbox.bare.sandbox import BareSandbox
 from agentrl.sandbox.bubblewrap.link import SupervisorLink, open_link
 from agentrl.sandbox.bubblewrap.start_files import image_files
 from agentrl.sandbox.config import SandboxConfig
-from agentrl.sandbox.provider import Capabilities, Image, SandboxSpec, Snapshot
+from agentrl.sandbox.provider import Capabilities, Image, SandboxSpec, Snapshot, unheard
 from agentrl.sandbox.supervisor.bare import remove_folders
 
 
@@ -46,16 +47,15 @@ class BareProvider:
         if problem := misfit(image):
             raise ImageError(problem)
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> BareSandbox:
-        """Start one. Waits at most start_timeout_s for the one before to be closed. Raises SandboxError, ImageError."""
+    async def create(
+        self, spec: SandboxSpec, *, snapshot: Snapshot | None = None, on_begin: Callable[[], None] = unheard
+    ) -> BareSandbox:
+        """Start one, when the one before is closed. Raises SandboxError, ImageError."""
         await self.prepare(spec.image)
         if snapshot is not None:
             raise SandboxError(f"snapshot {snapshot.id}: without isolation there are none")
-        timeout_s = self._config.start_timeout_s
-        try:
-            await asyncio.wait_for(self._place.acquire(), timeout_s)
-        except TimeoutError as error:
-            raise SandboxError(f"the only sandbox was in use for {timeout_s:g} s") from error
+        await self._place.acquire()
+        on_begin()
         try:
             sandbox = await self._start(spec)
         except BaseException:

@@ -7,7 +7,7 @@ import itertools
 import logging
 import platform
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from agentrl.sandbox.bubblewrap.start_files import image_files, joined, made_up_
 from agentrl.sandbox.bubblewrap.supervision import Supervision
 from agentrl.sandbox.bubblewrap.transfer import Upload
 from agentrl.sandbox.config import SandboxConfig
-from agentrl.sandbox.provider import Capabilities, Image, Run, SandboxSpec, Snapshot, Step
+from agentrl.sandbox.provider import Capabilities, Image, Run, SandboxSpec, Snapshot, Step, unheard
 from agentrl.sandbox.supervisor import seccomp
 from agentrl.sandbox.supervisor.userns import Standing
 
@@ -105,17 +105,16 @@ class BubblewrapProvider:
                 raise ImageError(f"this machine can build no images: {self._host.no_overlay}")
             await self._image(image.steps)
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> BubblewrapSandbox:
-        """Start one. Waits at most start_timeout_s for a free slot. Raises SandboxError, ImageError."""
+    async def create(
+        self, spec: SandboxSpec, *, snapshot: Snapshot | None = None, on_begin: Callable[[], None] = unheard
+    ) -> BubblewrapSandbox:
+        """Start one, when a slot is free. Raises SandboxError, ImageError."""
         await self.prepare(spec.image)
-        timeout_s = self._config.start_timeout_s
-        try:
-            await asyncio.wait_for(self._slots.acquire(), timeout_s)
-        except TimeoutError as error:
-            raise SandboxError(f"all {self._config.max_sandboxes} sandboxes were in use for {timeout_s:g} s") from error
+        await self._slots.acquire()
         self._num_starting += 1
         try:
             async with self._starts:
+                on_begin()
                 sandbox = await self._start(spec, snapshot)
         except BaseException:
             self._slots.release()
