@@ -163,6 +163,7 @@ class EpisodeRunner:
         except (SandboxError, ImageError) as error:
             return self._result(attempt, _lost(Evidence(), error))
         attempt.start_s = monotonic() - attempt.began
+        attempt.waited_s = self._run_now() - attempt.started
         attempt.hold = Hold(sandbox, self._active_time)
         state = attempt.checkpoint.session_state if attempt.checkpoint else b""
         watched = WatchedSandbox(sandbox, self._agent, user=spec.task.agent_user, session_state=state)
@@ -273,10 +274,11 @@ class EpisodeRunner:
 
     async def _act(self, attempt: _Attempt, step: Step | None, watched: WatchedSandbox) -> End:
         """Turns until the agent or a budget ends the episode, or the step."""
-        deadline = attempt.started + self._agent.episode_timeout_s
+        acting_from = attempt.started + attempt.waited_s
+        deadline = acting_from + self._agent.episode_timeout_s
         limit_s = (step.agent_timeout_s if step else None) or attempt.spec.task.agent_timeout_s
         if limit_s is not None:
-            deadline = min(deadline, (self._active_now(attempt) if step else attempt.started) + limit_s)
+            deadline = min(deadline, (self._active_now(attempt) if step else acting_from) + limit_s)
         while attempt.num_turns < self._agent.max_turns:
             if self._active_now(attempt) >= deadline:
                 return End.TIME_BUDGET
@@ -420,6 +422,8 @@ class _Attempt:
     closed: bool = True
     """Whether the last message's ids end as the chat template ends a message."""
     start_s: float = 0.0
+    waited_s: float = 0.0
+    """The same in active time: who waits for a sandbox has not begun to act, so its time budget stands still."""
     generation_s: float = 0.0
     tool_s: float = 0.0
     turns: list[TurnRecord] = field(default_factory=list)

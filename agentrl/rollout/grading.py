@@ -7,6 +7,7 @@ the same time of day, so a slow machine shows there too.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -18,6 +19,9 @@ from agentrl.rollout.watched import WatchedSandbox
 from agentrl.sandbox.provider import Sandbox
 from agentrl.tasks.task import Step, Task, Verification
 from agentrl.tasks.verifier import verify
+
+MAX_CONTROL_WAIT_S = 60.0
+"""Until a control goes without a sandbox. Who asks for one keeps its own: where all did, all would wait for ever."""
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +59,11 @@ async def grade(task: Task, step: Step | None, watched: WatchedSandbox, fresh: F
 async def _control(task: Task, step: Step | None, fresh: Fresh) -> Verification | None:
     """The verifier's word on an untouched sandbox; None if none could be had."""
     try:
-        sandbox = await fresh()
-    except SandboxError as error:
-        log.warning("no sandbox to try the verifier of %s in: %s", task.name, error)
+        async with asyncio.timeout(MAX_CONTROL_WAIT_S):
+            sandbox = await fresh()
+    except (SandboxError, TimeoutError) as error:
+        reason = str(error) or f"none was free for {MAX_CONTROL_WAIT_S:g} s"
+        log.warning("no sandbox to try the verifier of %s in: %s", task.name, reason)
         return None
     try:
         return await verify(task, sandbox, step)

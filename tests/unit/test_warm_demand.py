@@ -42,10 +42,17 @@ def test_no_start_is_overdue_before_some_were_seen() -> None:
     times = StartTimes()
     assert times.lead_s == 0.0
     for _ in range(7):
-        times.add(1.0)
+        times.add(10.0)
     assert times.patience_s(0) == math.inf
-    times.add(1.0)
-    assert times.patience_s(0) == 1.5
+    times.add(10.0)
+    assert times.patience_s(0) == 15.0
+
+
+def test_starts_of_no_time_make_nobody_impatient() -> None:
+    times = StartTimes()
+    for _ in range(8):
+        times.add(0.0)
+    assert times.patience_s(0) == 5.0
 
 
 def test_a_few_that_hang_do_not_make_it_patient_and_slower_kinds_are_given_more_time() -> None:
