@@ -41,8 +41,8 @@ class SandboxConfig:
     """Sandboxes starting at once; more only fight for the CPU."""
 
     start_timeout_s: Seconds = 30.0
-    """Until a sandbox must answer its first probe; later is an infrastructure failure. Counts from when its start begins,
-    not while it waits for a place."""
+    """Until a sandbox must answer its first probe; later is an infrastructure failure. Counts from when its start
+    begins, not while it waits for a place."""
 
     warm_max: CountOrZero = 16
     """Sandboxes that are started before they are asked for, at most; 0 starts each when it is. They count as

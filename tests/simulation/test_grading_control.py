@@ -16,7 +16,8 @@ def test_where_all_keep_a_sandbox_and_wait_for_another_nobody_waits_for_ever(tmp
     task = Task(name="t", folder=tmp_path, instruction="do it", spec=SandboxSpec(image=Image()))
 
     async def fresh() -> Sandbox:
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
 
     async def main() -> None:
         began = monotonic()
