@@ -81,7 +81,7 @@ class Fleet:
         `swing`: the engines that can be lent. `places`: an empty one; by default whatever fits the engines has room.
         """
         self.weights = weights
-        """Read by whoever starts an engine; changed only by `publish`."""
+        """Changed only by `publish`."""
         self.sampled_tokens = 0
         """Since the start, over all engines."""
         self.swing = tuple(swing)
@@ -96,6 +96,9 @@ class Fleet:
         """The gate is closed, and what runs is waited for."""
         self._members: dict[str, Member] = {}
         self._dismissed: dict[str, Member] = {}
+        """Known, and not in the fleet: lost, or about to be admitted."""
+        self._started_on: dict[str, str] = {}
+        """Folders of servers that have not been admitted yet."""
         self._places = Places(kv_share=1.0) if places is None else places
         self._lent = False
         self._crowded = False
@@ -137,8 +140,10 @@ class Fleet:
 
     @property
     def weights_in_use(self) -> set[str]:
-        """Folders that some engine serves, or will come back with."""
-        return {self.weights.path, *(m.holds.path for m in self._members.values() if m.holds is not None)}
+        """Folders that some engine serves, will come back with, or is being started on."""
+        members = (*self._members.values(), *self._dismissed.values())
+        loaded = (path for member in members for path in member.folders)
+        return {self.weights.path, *self._started_on.values(), *loaded}
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Be told whenever an engine has come into service or left it. One listener."""
@@ -164,19 +169,27 @@ class Fleet:
 
     # --- engines come and go
 
+    def start_weights(self, name: str) -> Weights:
+        """What a new server for this engine must be started on. Their folder is in use from now on, until the engine
+        was admitted and is known to have loaded something else."""
+        self._started_on[name] = self.weights.path
+        return self.weights
+
     async def admit(self, engine: Engine) -> None:
         """Let a started engine serve, or wait with the trainer. One that holds older weights gets the current ones
         first, and it must agree with the trainer about them. Raises EngineError."""
-        before = self._dismissed.pop(engine.name, None)
-        known = before is not None and before.engine is engine
-        member = before if before and known else Member(engine, probe_tolerance=self._probe_tolerance)
+        member = self._dismissed.get(engine.name)
+        if member is None or member.engine is not engine:
+            started_on = self._started_on.pop(engine.name, None)
+            member = Member(engine, probe_tolerance=self._probe_tolerance, started_on=started_on)
+        self._dismissed[engine.name] = member
         try:
             duty = await self._prepare(member)
         except EngineError as error:
             member.distrust()
-            self._dismissed[engine.name] = member
             self._tell_mistrust(engine.name, error)
             raise
+        del self._dismissed[engine.name]
         self._members[engine.name] = member
         self._enter(member, duty)
 

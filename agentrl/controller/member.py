@@ -40,7 +40,8 @@ class Duty(Enum):
 class Member:
     """Methods raise EngineError. Not for two callers at once."""
 
-    def __init__(self, engine: Engine, *, probe_tolerance: float) -> None:
+    def __init__(self, engine: Engine, *, probe_tolerance: float, started_on: str | None = None) -> None:
+        """`started_on`: the folder that its server loaded, or is loading; None: not known."""
         self.engine = engine
         self.difference: float | None = None
         """Between the trainer's and its log-probs, when they were last compared."""
@@ -56,6 +57,8 @@ class Member:
         """Of its KV cache; known once it has served."""
         self.holds: Weights | None = None
         """What it serves, or would if it had its memory; None: not asked yet."""
+        self.folders = set() if started_on is None else {started_on}
+        """Those that its server may have loaded last, and reads when it takes its memory back. Doubt removes none."""
         self.lent = False
         """It has given up its memory."""
         self._pause: PauseMode | None = None
@@ -127,13 +130,14 @@ class Member:
     async def serve(self, weights: Weights, *, flush_cache: bool = True) -> None:
         """Load weights that it does not have, and ask what is served then."""
         if self.holds is None and not self._damaged and await self.engine.version() == weights.version:
-            self.holds = weights
+            self.holds, self.folders = weights, {weights.path}
         if self.holds != weights:
+            self.folders.add(weights.path)
             await self.engine.update_weights(weights.path, weights.version, flush_cache=flush_cache)
             served = await self.engine.version()
             if served != weights.version:
                 raise EngineMistrusted(f"serves version {served} after an update to {weights.version}")
-            self.holds, self._damaged = weights, False
+            self.holds, self.folders, self._damaged = weights, {weights.path}, False
 
     async def _prove(self, weights: Weights) -> None:
         """Its log-probs are the trainer's; weights that nobody has said anything of are taken as they are."""

@@ -92,7 +92,8 @@ class EngineSupervisor:
         return f"failed requests {_MAX_DOUBTS} times"
 
     async def _start(self, fleet: Fleet) -> Process:
-        command = self._server.command(fleet.weights.path, fleet.weights.version)
+        weights = fleet.start_weights(self.role)
+        command = self._server.command(weights.path, weights.version)
         spec = ProcessSpec(role=self.role, argv=command.argv, env=command.env, log=self._log)
         return await self._cluster.start(spec)
 

@@ -58,7 +58,7 @@ class SimulatedEngines:
     async def _keep_one(self, role: str, fleet: Fleet) -> None:
         await asyncio.sleep(self._start_s)
         while True:
-            engine = SimulatedEngine(role, self._law, self._speaker, version=fleet.weights.version)
+            engine = SimulatedEngine(role, self._law, self._speaker, version=fleet.start_weights(role).version)
             self._lost[role].clear()
             self._up[role] = engine
             self.made.append(engine)

@@ -50,6 +50,11 @@ def prune(parent: Path, prefix: str, keep: int) -> None:
     """Remove all but the newest `keep` complete folders, and what killed writers left."""
     for path in complete(parent, prefix)[:-keep]:
         shutil.rmtree(path)
+    sweep(parent, prefix)
+
+
+def sweep(parent: Path, prefix: str) -> None:
+    """Remove what killed writers left."""
     for path in parent.glob(f".{prefix}*{_TEMPORARY}"):
         shutil.rmtree(path)
 

@@ -28,8 +28,6 @@ from agentrl.wire import NextReply, NextRequest, RunFinished, StepDone, TrainBat
 
 log = logging.getLogger(__name__)
 
-_MIN_KEPT_WEIGHTS = 2  # engines may still be loading the previous version while the next one is exported
-
 
 @dataclass(frozen=True)
 class Position:
@@ -142,9 +140,9 @@ class Worker:
             )
 
     def _prune(self) -> None:
-        keep = self._job.trainer.keep_checkpoints
-        durable.prune(self._run_dir / "checkpoints", "step-", keep)
-        durable.prune(self._run_dir / "weights", "v", max(keep, _MIN_KEPT_WEIGHTS))
+        """Complete weights stay: the controller removes them, since it alone knows what engines will still read."""
+        durable.prune(self._run_dir / "checkpoints", "step-", self._job.trainer.keep_checkpoints)
+        durable.sweep(self._run_dir / "weights", "v")
 
 
 def _decode_reply(data: bytes) -> NextReply:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from agentrl.errors import EngineError
 from agentrl.inference.client import SGLangClient
-from agentrl.inference.engine import FinishReason, SamplingParams
+from agentrl.inference.engine import FinishReason, PauseMode, SamplingParams
 from tests.fixtures.engine import EngineProcess, running_engine, save_random_model, tiny_llama_config
 
 PROMPT = list(range(20, 60))
@@ -190,6 +191,30 @@ async def test_requests_wait_while_memory_is_released(client: SGLangClient, http
     assert await client.healthy(), "released is not dead"
     await client.resume_memory()
     assert (await held).finish is FinishReason.LENGTH
+
+
+async def test_an_engine_whose_weights_were_removed_while_released_serves_the_next_ones(
+    model: Path, tmp_path: Path
+) -> None:
+    old, new, newest = (Path(shutil.copytree(model, tmp_path / name)) for name in ("v000001", "v000002", "v000003"))
+    with running_engine(old, tmp_path, *CONTEXT) as engine:
+        client = SGLangClient("engine-0", engine.url, request_timeout_s=60.0)
+        for version, folder in ((2, new), (3, newest)):
+            await client.pause()
+            await client.release_memory()
+            shutil.rmtree(old)
+            old = folder
+            await client.resume_memory()
+            await client.resume()
+            held = asyncio.create_task(client.generate(f"h-000{version}", PROMPT, SamplingParams(max_new_tokens=2)))
+            await settled(client, running=0, queued=1)
+            async with aiohttp.ClientSession(engine.url) as http, http.get("/health_generate") as reply:
+                assert reply.status == 503
+            await client.pause(PauseMode.RETRACT)
+            await client.update_weights(str(folder), version)
+            await client.resume()
+            assert set((await held).versions) == {version}
+        await client.close()
 
 
 def resident_bytes(pid: int) -> int:

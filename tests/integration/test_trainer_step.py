@@ -211,7 +211,7 @@ async def test_published_weights_are_a_model_folder(tmp_path: Path, tied: bool) 
     assert not any(loading[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
 
 
-async def test_old_weights_and_checkpoints_are_pruned(model: Path, tmp_path: Path) -> None:
+async def test_old_checkpoints_are_pruned_and_weights_left_to_the_controller(model: Path, tmp_path: Path) -> None:
     await _train(model, tmp_path, [make_batch(step=step) for step in (1, 2, 3)])
     assert _names(tmp_path / "checkpoints") == {"step-000002", "step-000003"}
-    assert _names(tmp_path / "weights") == {"v000002", "v000003"}
+    assert _names(tmp_path / "weights") == {"v000001", "v000002", "v000003"}

@@ -52,6 +52,8 @@ class EngineCore:
         self._kv: KvCache | None = self._new_kv()
         self._sampler = Sampler(model.vocab_size)
         self._released: set[str] = set()
+        self._weightless = False
+        """Memory was taken back, but the weights' folder was gone: requests wait for an update."""
         self._totals = Totals()
 
     # --- requests ----------------------------------------------------------------------------------------------
@@ -85,7 +87,8 @@ class EngineCore:
         if WEIGHTS in self._released:
             raise WeightsError("the weights are released: resume memory occupation first")
         self._model.load(update.folder)
-        self.folder = update.folder
+        self.folder, self._weightless = update.folder, False
+        self._block()
         num_held = len(self.scheduler.running) + len(self.scheduler.waiting)
         self.scheduler.weights_changed(update.version or self.scheduler.version, flush=update.flush)
         return num_held
@@ -98,21 +101,27 @@ class EngineCore:
         self.scheduler.flush()
         if WEIGHTS in wanted:
             self._model.release()
+            self._weightless = False
         if KV_CACHE in wanted:
             self._kv = None
         self._released |= wanted
-        self.scheduler.released = bool(self._released & {WEIGHTS, KV_CACHE})
+        self._block()
         _return_freed_memory()
 
     def reclaim(self, tags: list[str] | None) -> None:
-        """Take back what was released; weights come from the folder last loaded. Raises BadRequest or WeightsError."""
+        """Take back what was released; weights come from the folder last loaded. Raises BadRequest or WeightsError.
+
+        Old weights may have been removed meanwhile. Whoever removed them has newer ones: requests wait for these.
+        """
         wanted = self._memory_tags(tags) & self._released
         if WEIGHTS in wanted:
-            self._model.load(self.folder)
+            self._weightless = not self.folder.is_dir()
+            if not self._weightless:
+                self._model.load(self.folder)
         if KV_CACHE in wanted:
             self._kv = self._new_kv()
         self._released -= wanted
-        self.scheduler.released = bool(self._released & {WEIGHTS, KV_CACHE})
+        self._block()
 
     # --- a step ------------------------------------------------------------------------------------------------
 
@@ -157,6 +166,10 @@ class EngineCore:
         )
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _block(self) -> None:
+        """Nothing is computed without weights or KV memory."""
+        self.scheduler.released = self._weightless or bool(self._released & {WEIGHTS, KV_CACHE})
 
     def _new_kv(self) -> KvCache:
         return KvCache(

@@ -92,7 +92,7 @@ class Scheduler:
         """Weight version that samples now."""
         self.paused: PauseMode | None = None
         self.released = False
-        """Weights or KV memory are given up; nothing runs until they are back."""
+        """Weights or KV memory are not there; nothing runs until they are back."""
         self.running: dict[int, Sequence] = {}
         """By key, in order of admission."""
         self.waiting: deque[Sequence] = deque()
