@@ -27,7 +27,7 @@ class Bar:
 
 def bars_svg(title: str, bars: Sequence[Bar], *, unit: str = "s") -> str:
     """A horizontal bar chart: whiskers are one standard deviation, the red line of a bar is its bound."""
-    top = max([bar.value.mean + bar.value.sd for bar in bars] + [bar.bound or 0.0 for bar in bars])
+    top = max([bar.value.mean + (bar.value.sd or 0.0) for bar in bars] + [bar.bound or 0.0 for bar in bars])
     step = _tick_step(top)
     end = step * math.ceil(top / step)
     height = _TOP + _ROW * len(bars) + 40
@@ -44,7 +44,8 @@ def bars_svg(title: str, bars: Sequence[Bar], *, unit: str = "s") -> str:
 
 def _row(bar: Bar, y: int, end: float) -> str:
     middle = y + _BAR / 2
-    low, high = _x(max(bar.value.mean - bar.value.sd, 0.0), end), _x(bar.value.mean + bar.value.sd, end)
+    sd = bar.value.sd or 0.0
+    low, high = _x(max(bar.value.mean - sd, 0.0), end), _x(bar.value.mean + sd, end)
     parts = [
         f'<text x="{_LEFT - 8}" y="{middle + 4:.1f}" text-anchor="end">{escape(bar.label)}</text>',
         f'<rect x="{_LEFT}" y="{y}" width="{_x(bar.value.mean, end) - _LEFT:.1f}" height="{_BAR}" fill="{bar.color}"/>',

@@ -9,18 +9,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation; the latter is 0 for a single seed."""
+    """Mean and sample standard deviation."""
 
     mean: float
-    sd: float
+    sd: float | None
+    """None for a single seed, which has none."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """At least one value."""
-        return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+        return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
 
     def __str__(self) -> str:
-        return f"{self.mean:.0f} ({self.sd:.0f})" if self.mean >= 100 else f"{self.mean:.1f} ({self.sd:.1f})"
+        digits = 0 if self.mean >= 100 else 1
+        return f"{self.mean:.{digits}f}" + ("" if self.sd is None else f" ({self.sd:.{digits}f})")
 
 
 def cut(value: Spread | None, baseline: Spread | None) -> float | None:

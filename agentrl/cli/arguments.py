@@ -18,6 +18,12 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     return [found.removeprefix(key) for found in candidates(key + incomplete, catalog_for(file))]
 
 
+def given(ctx: typer.Context) -> set[str]:
+    """Parameters that were set on the command line, in contrast to those that have their default."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
 def _key_split_off(before: list[str]) -> str:
     """`model=` where the shell handed over `model=ti` as the words `model`, `=`, `ti`, as bash does; else ''.
 

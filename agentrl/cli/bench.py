@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrl.cli.arguments import JsonOption
+from agentrl.cli.arguments import JsonOption, given
+from agentrl.cli.outputs import check_file
 from agentrl.cli.simulated import (
     HardwareOption,
     JobsOption,
@@ -57,6 +58,7 @@ lost: usable trajectories dropped."""
 
 @app.command()
 def collect(
+    ctx: typer.Context,
     laws: LawsArgument = None,
     *,
     seeds: SeedsOption = 10,
@@ -78,11 +80,8 @@ def collect(
     from agentrl.bench.collect import as_json
     from agentrl.bench.collect import collect as run
 
+    _check_used(given(ctx), real=real)
     if real:
-        given = {"--policy": policy, "--workload": workload, "--hardware": hardware, "--trials": trials, "--plot": plot}
-        unused = [name for name, value in {**given, "KEY=VALUE": laws}.items() if value]
-        if unused:
-            raise UserError(f"--real measures this machine, without {', '.join(unused)}", hint="leave it out")
         _real(batches, as_json=json_)
         return
     policies = _policies(policy)
@@ -90,17 +89,30 @@ def collect(
     chosen, machine, name = load_laws(of, hardware, laws or [])
     if trials is not None:
         chosen = _replaying(chosen, trials)
-    if plot is not None and not plot.parent.is_dir():
-        raise UserError(f"--plot: {plot.parent} is not a folder")
+    if plot is not None:
+        check_file("--plot", plot, suffix=".svg")
     with progress(len(policies) * seeds, "simulating") as advance:
         results = run(policies, chosen, machine, seeds=seeds, jobs=jobs, on_done=advance)
     shown = of if trials is None else f"{of}, trials of {trials.name}"
     if json_:
         print(json.dumps(as_json(results, workload=shown, hardware=name, seeds=seeds), indent=2))
     else:
-        _print_collected(results, f"{shown} on {name}, {seeds} seeds")
+        _print_collected(results, f"{shown} on {name}, {seeds} seed{'s' if seeds > 1 else ''}")
     if plot is not None:
         _draw(results, f"Time to a trainable batch, {shown} on {name}", plot)
+
+
+def _check_used(options: set[str], *, real: bool) -> None:
+    """Raises UserError for what was given and has no effect."""
+    if not real and "batches" in options:
+        raise UserError("--batches needs --real", hint="in virtual time the number of batches is fixed")
+    unused = [
+        "KEY=VALUE" if name == "laws" else f"--{name}"
+        for name in ("seeds", "policy", "workload", "hardware", "trials", "jobs", "plot", "laws")
+        if name in options
+    ]
+    if real and unused:
+        raise UserError(f"--real measures this machine, without {', '.join(unused)}", hint="leave it out")
 
 
 def _real(batches: int, *, as_json: bool) -> None:
@@ -261,16 +273,21 @@ def balance(
         print(json.dumps({"workload": of, "hardware": name, "seeds": seeds, "scale": scale} | tree, indent=2))
         return
     for kind, found in results.items():
-        _print_balance(found, f"{kind}: {of} on {name} at 1/{scale} of the size, {steps} steps, {seeds} seeds")
+        _print_balance(
+            found,
+            f"{kind}: {of} on {name} at 1/{scale} of the size, {steps} steps, {seeds} seed{'s' if seeds > 1 else ''}",
+        )
 
 
 def _check_scale(scale: int, workload: Workload, hardware: Hardware) -> None:
-    from agentrl.simulation.balance_policies import scaled
+    from agentrl.simulation.balance_policies import largest_scale
 
-    try:
-        scaled(workload, hardware, by=scale)
-    except ValueError as error:
-        raise UserError(f"--scale {scale}: {error}", hint="a smaller one keeps engines large enough") from error
+    largest = largest_scale(workload, hardware)
+    if scale > largest:
+        raise UserError(
+            f"--scale {scale}: at most {largest} with these laws",
+            hint="an engine must hold one whole context, and a batch one group",
+        )
 
 
 def _print_balance(results: dict[str, Balanced], title: str) -> None:

@@ -130,20 +130,21 @@ def _duration_s(story: Story) -> float:
 
 
 def _print_table(stories: list[Story]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from agentrl.cli.table import Column, print_table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("episode", "task", "verdict", "cause", "reward", "turns", "tokens", "seconds"):
-        table.add_column(title, overflow="fold")
+    columns = [
+        Column("episode"),
+        Column("task", folds=True),
+        Column("verdict"),
+        Column("cause", spare=True),
+        *(Column(title, spare=True) for title in ("reward", "turns", "tokens", "seconds")),
+    ]
+    rows = []
     for story in stories:
         reward = "-" if story.reward is None else f"{story.reward:g}"
         verdict = story.verdict or ("running" if story.ended_at is None else story.cause or "unfinished")
         words = (story.episode, story.task, verdict, story.cause or "-", reward)
         numbers = (story.num_turns, story.num_tokens, round(_duration_s(story), 1) if story.ended_at else None)
-        shown = ["-" if number is None else f"{number:g}" for number in numbers]
-        table.add_row(*(Text(word) for word in (*words, *shown)))
-    Console(markup=False, highlight=False, soft_wrap=True).print(table)
+        rows.append([*words, *("-" if number is None else f"{number:g}" for number in numbers)])
+    print_table(columns, rows)
     print(f"{len(stories)} episodes")

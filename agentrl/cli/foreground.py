@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import shlex
 import signal
+import sqlite3
 import sys
 from typing import TYPE_CHECKING
 
@@ -41,12 +43,15 @@ def drive(run: RunDirectory, config: JobConfig, view: LiveView) -> int:
 
 async def _run(run: RunDirectory, config: JobConfig, observer: Observer) -> Ended:
     """First Ctrl-C (or SIGTERM): stop cleanly. Second: end at once."""
-    from agentrl.controller.job import run_job
+    from agentrl.controller.job import record_stopped, run_job
+    from agentrl.errors import LedgerError
 
     stop = asyncio.Event()
 
     def on_signal() -> None:
         if stop.is_set():
+            with contextlib.suppress(LedgerError, sqlite3.Error):  # `agentrl stop` can still write it
+                record_stopped(run, "ended at once, as asked")
             # Engines, trainer and sandboxes die with this process: each has a parent-death signal.
             os._exit(EXIT_INTERRUPTED)
         stop.set()

@@ -1,6 +1,6 @@
 """The `agentrl` command. `main` is the console script: it turns errors into one line and an exit code.
 
-Exit codes: 0 done, 1 the run or a check failed, 2 a mistake of the user, 130 interrupted.
+Exit codes: 0 done, 1 the run or a check failed, 2 a mistake of the user, 130 interrupted, 141 nobody reads its output.
 Commands import what they need when they run, so that `agentrl --help` answers at once.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -61,8 +61,15 @@ def main() -> None:
     """Run the command line and exit."""
     try:
         code = app(standalone_mode=False, prog_name="agentrl")
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        _end_unread()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer and rich make exit code 1 of it
+            _end_unread()
+        raise
     except (AgentrlError, typer.TyperException) as error:
         if os.environ.get("AGENTRL_DEBUG"):
             raise
@@ -70,6 +77,13 @@ def main() -> None:
         print(text, file=sys.stderr)
         sys.exit(code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_unread() -> NoReturn:
+    """End as a program does that SIGPIPE ended: as with `| head`, there is nothing to complain of."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ else 1)  # what is still buffered
+    sys.exit(141)
 
 
 def _explained(error: AgentrlError | typer.TyperException) -> tuple[int, str]:

@@ -10,7 +10,6 @@ from agentrl.cli.arguments import FileArgument, JsonOption, OverridesArgument
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from agentrl.config.plan import Plan
 
@@ -45,21 +44,24 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
     # User text (paths, names) must not be read as markup: "[/tmp]" would raise and "[red]" would vanish.
     console = Console(markup=False, highlight=False, soft_wrap=True)
     console.print(f"model    {plan.model}\ntasks    {plan.tasks}\nrun in   {plan.run_dir}\n")
-    console.print(_processes(plan))
+    _print_processes(plan)
     _print_batch(console, plan)
-    console.print(_deadlines(plan))
+    _print_deadlines(plan)
     _print_findings(console, plan)
 
 
-def _processes(plan: Plan) -> Table:
-    table = _table("role", "count", "threads", "memory each", "command")
+def _print_processes(plan: Plan) -> None:
+    from agentrl.cli.table import Column, print_table
+
+    rows = []
     for process in plan.processes:
         memory = f">= {_size(process.memory_bytes)}" if process.memory_bytes else "unknown"
-        table.add_row(process.role, str(process.count), str(process.threads), memory, process.command)
+        rows.append((process.role, str(process.count), str(process.threads), memory, process.command))
     sandboxes = plan.sandboxes
     limit = f"<= {_size(sandboxes.memory_limit_bytes)}"
-    table.add_row("sandbox", f"up to {sandboxes.count}", "", limit, sandboxes.provider)
-    return table
+    rows.append(("sandbox", f"up to {sandboxes.count}", "", limit, sandboxes.provider))
+    columns = [Column(title) for title in ("role", "count", "threads", "memory each")]
+    print_table([*columns, Column("command", folds=True)], rows)
 
 
 def _print_batch(console: Console, plan: Plan) -> None:
@@ -72,11 +74,11 @@ def _print_batch(console: Console, plan: Plan) -> None:
     )
 
 
-def _deadlines(plan: Plan) -> Table:
-    table = _table("deadline", "seconds", "when it passes")
-    for deadline in plan.deadlines:
-        table.add_row(deadline.key, f"{deadline.seconds:g}", deadline.then)
-    return table
+def _print_deadlines(plan: Plan) -> None:
+    from agentrl.cli.table import Column, print_table
+
+    rows = [(deadline.key, f"{deadline.seconds:g}", deadline.then) for deadline in plan.deadlines]
+    print_table([Column("deadline"), Column("seconds"), Column("when it passes", folds=True)], rows)
 
 
 def _print_findings(console: Console, plan: Plan) -> None:
@@ -86,16 +88,6 @@ def _print_findings(console: Console, plan: Plan) -> None:
     console.print()
     for finding in plan.findings:
         console.print(f"{finding.severity.value:<8} {finding}  [{finding.rule}]")
-
-
-def _table(*columns: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
 
 
 def _size(num_bytes: int) -> str:

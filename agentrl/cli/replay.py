@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentrl.cli.arguments import JsonOption
+from agentrl.cli.outputs import check_file
 from agentrl.cli.runs import _RUNS, RunsDirOption
 from agentrl.errors import UserError
 
@@ -52,6 +53,8 @@ def replay(
         raise UserError("--policy and --bundle cannot be given together")
     if Path(what).is_file() and (policy is not None or bundle is not None or run is not None):
         raise UserError(f"{what}: a bundle has no tokens and no run", hint="leave out --run, --policy and --bundle")
+    if bundle is not None:
+        check_file("--bundle", bundle)
     with tempfile.TemporaryDirectory(prefix="agentrl-replay-") as scratch:
         if Path(what).is_file():
             from agentrl.rollout.bundle import read_bundle

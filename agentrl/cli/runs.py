@@ -23,6 +23,7 @@ RunsDirOption = Annotated[
     Path, typer.Option("--runs-dir", envvar="AGENTRL_RUNS_DIR", help="Folder of run directories.")
 ]
 _RUNS = Path("runs")
+_LOST = "lost its controller"
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +52,7 @@ def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption 
 
 def stop(run: RunArgument, runs_dir: RunsDirOption = _RUNS) -> int:
     """Stop a run and everything it started; also clean up after one whose controller was killed."""
-    from agentrl.controller.job import clean_up
+    from agentrl.controller.job import clean_up, record_stopped
     from agentrl.controller.run_directory import RunDirectory
     from agentrl.ledger.reader import LedgerReader
 
@@ -69,7 +70,12 @@ def stop(run: RunArgument, runs_dir: RunsDirOption = _RUNS) -> int:
         reader.close()
     for role in left:
         print(f"ended {role}, which was left over")
-    if holder is None and not left:
+    if _overview(directory)["status"] == _LOST:
+        held = directory.hold()
+        record_stopped(directory, "stopped after its controller was gone")
+        os.close(held)
+        print(f"{directory.name} had lost its controller and is stopped now")
+    elif holder is None and not left:
         print(f"{directory.name} is not running; nothing was left over")
     return 0
 
@@ -102,16 +108,20 @@ def ps(runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
     if not rows:
         print(f"no runs in {runs_dir}")
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from agentrl.cli.table import Column, print_table
 
-    table = Table("run", "status", "step", "reward", "controller", box=None, pad_edge=False)
-    for row in rows:
-        reward = f"{row['reward']:.3f}" if row["reward"] is not None else "-"
-        step = f"{row['step']} / {row['steps']}"
-        table.add_row(Text(row["run"]), Text(row["status"]), step, reward, str(row["controller"] or "-"))
-    Console(soft_wrap=True).print(table)
+    columns = [Column("run"), Column("status"), Column("step"), Column("reward", spare=True)]
+    cells = [
+        [
+            row["run"],
+            row["status"],
+            f"{row['step']} / {row['steps']}",
+            f"{row['reward']:.3f}" if row["reward"] is not None else "-",
+            str(row["controller"] or "-"),
+        ]
+        for row in rows
+    ]
+    print_table([*columns, Column("controller", spare=True)], cells)
 
 
 def _overview(directory: RunDirectory) -> dict[str, Any]:
@@ -136,7 +146,7 @@ def _overview(directory: RunDirectory) -> dict[str, Any]:
             row["step"], row["reward"] = applied[-1].step, applied[-1].reward_sampled
         reader.close()
     if row["status"] == "running" and holder is None:
-        row["status"] = "lost its controller"
+        row["status"] = _LOST
     return row
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentrl.cli.arguments import FileArgument, JsonOption, OverridesArgument
+from agentrl.cli.arguments import FileArgument, JsonOption, OverridesArgument, given
+from agentrl.cli.outputs import check_file, check_folder
 from agentrl.cli.runs import RunsDirOption
 from agentrl.cli.simulated import (
     ChosenLaws,
@@ -43,6 +44,7 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
+    ctx: typer.Context,
     file: FileArgument,
     overrides: OverridesArgument = None,
     *,
@@ -73,6 +75,8 @@ def simulate(
     from agentrl.simulation.predict import Failed, predict
 
     _check(from_run, workload, hardware, write_laws, trace)
+    if from_run is None and "runs_dir" in given(ctx):
+        raise UserError("--runs-dir needs --from-run", hint="leave it out: no run is read")
     config = load_job(file, overrides or [])
     fitted = None if from_run is None else _fit(from_run, runs_dir, seeds=seeds, jobs=jobs)
     laws = laws_of_job(config, workload, hardware) if fitted is None else fitted.laws
@@ -111,8 +115,10 @@ def _check(
         raise UserError("--from-run and --workload or --hardware: the laws come from one of them", hint="leave one out")
     if write_laws is not None and from_run is None:
         raise UserError("--write-laws needs --from-run", hint="it writes the laws that were fitted to a run")
-    if trace is not None and not trace.parent.is_dir():
-        raise UserError(f"--trace: {trace.parent} is not a folder")
+    if trace is not None:
+        check_file("--trace", trace)
+    if write_laws is not None:
+        check_folder("--write-laws", write_laws)
 
 
 class _Fitted:
@@ -210,7 +216,7 @@ def _print_forecast(found: Forecast, job: SimulatedJob, title: str) -> None:
         ("prefilled / generated tokens", f"{found.prefill_per_generated:.2f}"),
         ("infra faults as reward; lost", f"{found.infra_as_reward}; {found.lost}"),
     ]
-    print_table(("predicted", f"mean of {found.seeds} seeds (sd)"), times)
+    print_table(("predicted", f"mean of {found.seeds} seeds (sd)" if found.seeds > 1 else "one seed"), times)
     print_table(("GPU time", "share"), [(name, percent(share, digits=1)) for name, share in found.gpu_shares.items()])
     print_table(
         ("lower bound of a step by", "seconds", ""),

@@ -114,23 +114,14 @@ def progress(total: int, what: str) -> Iterator[Callable[[], None]]:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", text_last: bool = False
 ) -> None:
-    """A plain table on stdout, as wide as it must be. The first column is text, the others are numbers; `text_last`:
-    the last one is text too."""
-    from rich import box
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.table import Table
-    from rich.text import Text
+    """A table on stdout. The first column is text, the others are numbers; `text_last`: the last one is text too."""
+    from agentrl.cli import table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(columns):
-        is_text = index == 0 or (text_last and index == len(columns) - 1)
-        table.add_column(column, justify="left" if is_text else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console(markup=False, highlight=False, soft_wrap=True)
-    wide = console.options.update(width=1000)
-    console.width = max(console.width, Measurement.get(console, wide, table).maximum)
-    if title:
-        console.print(title)
-    console.print(table)
+    last = len(columns) - 1
+    kinds = [
+        table.Column(
+            column, number=0 < index < last or (index == last and not text_last), folds=text_last and index == last
+        )
+        for index, column in enumerate(columns)
+    ]
+    table.print_table(kinds, rows, title=title)

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentrl.cli.arguments import given
+
 if TYPE_CHECKING:
+    from agentrl.sandbox.config import SandboxConfig
     from agentrl.tasks.check import CheckResult
     from agentrl.tasks.config import Family
     from agentrl.tasks.folders import Skipped
@@ -32,7 +35,9 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def check(
+    ctx: typer.Context,
     path_or_family: Annotated[str, typer.Argument(metavar="PATH|FAMILY", help="A folder of tasks, or a family.")],
+    *,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     jobs: JobsOption = 2,
     count: CountOption = 64,
@@ -42,6 +47,11 @@ def check(
     import asyncio
     import tempfile
 
+    from agentrl.errors import UserError
+
+    if Path(path_or_family).is_dir() and (unused := {"count", "seed"} & given(ctx)):
+        options = " and ".join(f"--{name}" for name in sorted(unused))
+        raise UserError(f"{path_or_family} is a folder, and {options} is of a family", hint="leave it out")
     with tempfile.TemporaryDirectory(prefix="agentrl-check-") as scratch:
         tasks, untried = _find(path_or_family, count, seed, Path(scratch) / "tasks")
         checked = asyncio.run(_check(tasks, jobs, Path(scratch) / "sandboxes", quiet=json_)) if tasks else []
@@ -109,18 +119,28 @@ async def _check(tasks: list[Task], jobs: int, state_dir: Path, *, quiet: bool) 
     from agentrl.sandbox.bubblewrap import BubblewrapProvider
     from agentrl.sandbox.config import SandboxConfig
     from agentrl.tasks.check import check_tasks
-    from agentrl.tasks.dataset import over_limits
 
     limits = SandboxConfig(memory_mb=_MEMORY_MB, disk_mb=_DISK_MB)
-    tasks = [
-        replace(task, notes=(*task.notes, over)) if (over := over_limits(task, limits)) else task for task in tasks
-    ]
+    tasks = [replace(task, notes=(*task.notes, *_run_notes(task, limits))) for task in tasks]
     provider = BubblewrapProvider(limits, state_dir=state_dir)
     try:
         with _progress(len(tasks), quiet=quiet) as advance:
             return await check_tasks(tasks, provider, jobs, on_result=lambda _: advance())
     finally:
         await provider.close()
+
+
+def _run_notes(task: Task, limits: SandboxConfig) -> list[str]:
+    """What its check lacks for want of such sandboxes, and what a run with the default settings leaves it out for."""
+    from agentrl.sandbox.config import SandboxConfig
+    from agentrl.tasks.dataset import limits_needed, over_limits
+    from agentrl.tasks.harbor import WITHOUT_NETWORK
+
+    wanted = [f"{key} is {least} or more" for key, least in limits_needed([task], SandboxConfig()).items()]
+    if any(WITHOUT_NETWORK in note for note in task.notes):
+        wanted.append("tasks.offline=true")
+    over = over_limits(task, limits)
+    return [*([over] if over else []), *([f"left out of a run unless {' and '.join(wanted)}"] if wanted else [])]
 
 
 @contextmanager
@@ -143,19 +163,14 @@ def _print_json(results: list[CheckResult]) -> None:
 
 
 def _print_table(results: list[CheckResult]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from agentrl.cli.table import Column, print_table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("task", "oracle", "no-op", "result"):
-        table.add_column(title, overflow="fold")
+    rows = []
     for result in results:
         status = "ok" if result.passed else f"{'failed' if result.failed else 'skipped'}: {result.reason}"
         shown = "\n".join([status, *(f"note: {note}" for note in result.notes)])
-        table.add_row(Text(result.task), _score(result.oracle), _score(result.noop), Text(shown))
-    Console(markup=False, highlight=False).print(table)
+        rows.append((result.task, _score(result.oracle), _score(result.noop), shown))
+    print_table([Column("task"), Column("oracle"), Column("no-op"), Column("result", folds=True)], rows)
     passed = sum(result.passed for result in results)
     failed = sum(result.failed for result in results)
     print(f"{passed} ok, {failed} failed, {len(results) - passed - failed} skipped")

@@ -187,6 +187,14 @@ def clean_up(run: RunDirectory, reader: LedgerReader) -> list[str]:
     return left
 
 
+def record_stopped(run: RunDirectory, detail: str) -> None:
+    """Write down that a run has stopped whose controller cannot say so itself. The caller holds the run."""
+    ledger = Ledger.take(run.ledger)
+    ledger.set_meta("status", Outcome.STOPPED.value)
+    ledger.set_meta("detail", detail)
+    ledger.close()
+
+
 async def prepare_weights(run: RunDirectory, config: JobConfig, cluster: Cluster) -> Path:
     """Folder of policy version 0: the user's own, or made by the recipe in a process of its own."""
     if config.model.recipe is Recipe.none:

@@ -114,6 +114,18 @@ def scaled(workload: Workload, hardware: Hardware, *, by: int) -> tuple[Workload
     return fewer, smaller
 
 
+def largest_scale(workload: Workload, hardware: Hardware) -> int:
+    """The largest `by` that `scaled` takes: engines hold a full context and run something, a batch has a group."""
+    most = 1
+    for by in range(2, min(workload.groups, hardware.engine.max_running, hardware.sandboxes) + 1):
+        try:
+            scaled(workload, hardware, by=by)
+        except ValueError:
+            break
+        most = by
+    return most
+
+
 def _figures(mode: str, reader: LedgerReader) -> BalanceFigures:
     ends = [step.applied_at - START_S for step in reader.steps() if step.applied_at is not None]
     counted = min(WARM_UP_STEPS, len(ends) - 1)

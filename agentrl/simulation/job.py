@@ -55,8 +55,9 @@ def simulated_job(
     notes: list[str] = []
     if chosen < config.schedule.steps:
         notes.append(f"{chosen} of {config.schedule.steps} steps are simulated")
-    if config.schedule.eval_tasks:
-        notes.append(f"the two evaluations on {config.schedule.eval_tasks} held-out tasks are not simulated")
+    evaluated = min(config.schedule.eval_tasks, config.tasks.num_heldout)
+    if evaluated:
+        notes.append(f"the two evaluations on {evaluated} held-out tasks are not simulated")
     job = replace(
         config,
         schedule=replace(config.schedule, steps=chosen, eval_tasks=0),

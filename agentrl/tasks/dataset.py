@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -69,7 +69,22 @@ def without_isolation(dataset: Dataset, left: Collection[str] = ()) -> Dataset:
 
 def within_limits(dataset: Dataset, limits: SandboxConfig) -> Dataset:
     """Without the tasks that ask for more than a sandbox gets. Raises UserError if none is left."""
-    return _without(dataset, lambda task: over_limits(task, limits))
+    needed = limits_needed((*dataset.train, *dataset.heldout), limits)
+    raised = " and ".join(f"set {key} to {wanted}" for key, wanted in needed.items())
+    return _without(dataset, lambda task: over_limits(task, limits), remedy=raised)
+
+
+def limits_needed(tasks: Iterable[Task], limits: SandboxConfig) -> dict[str, int]:
+    """Settings of the sandbox that are too low for one of the tasks, with the least value that does for all."""
+    if limits.isolation is Isolation.none:
+        return {}
+    needed: dict[str, int] = {}
+    for task in tasks:
+        asked = (("memory_mb", task.spec.memory_mb, limits.memory_mb), ("disk_mb", task.spec.disk_mb, limits.disk_mb))
+        for name, wanted, most in asked:
+            if (wanted or 0) > most:
+                needed[f"sandbox.{name}"] = max(wanted or 0, needed.get(f"sandbox.{name}", 0))
+    return needed
 
 
 def over_limits(task: Task, limits: SandboxConfig) -> str | None:
@@ -78,14 +93,15 @@ def over_limits(task: Task, limits: SandboxConfig) -> str | None:
     With less than it asks for, a good agent would fail for want of memory or disk, and be blamed for it. Without
     isolation there are no limits.
     """
-    if limits.isolation is Isolation.none:
-        return None
-    asked = [("memory_mb", task.spec.memory_mb, limits.memory_mb), ("disk_mb", task.spec.disk_mb, limits.disk_mb)]
-    over = [f"{name} {wanted} (sandbox.{name} is {most})" for name, wanted, most in asked if (wanted or 0) > most]
+    most = {"sandbox.memory_mb": limits.memory_mb, "sandbox.disk_mb": limits.disk_mb}
+    over = [
+        f"{key.removeprefix('sandbox.')} {wanted} ({key} is {most[key]})"
+        for key, wanted in limits_needed([task], limits).items()
+    ]
     return f"asks for {' and '.join(over)}" if over else None
 
 
-def _without(dataset: Dataset, why_not: Callable[[Task], str | None]) -> Dataset:
+def _without(dataset: Dataset, why_not: Callable[[Task], str | None], *, remedy: str = "") -> Dataset:
     found = {task.name: why_not(task) for task in (*dataset.train, *dataset.heldout)}
     skipped = [
         Skipped(task.folder, reason) for task in (*dataset.train, *dataset.heldout) if (reason := found[task.name])
@@ -94,8 +110,21 @@ def _without(dataset: Dataset, why_not: Callable[[Task], str | None]) -> Dataset
         tuple(task for task in tasks if found[task.name] is None) for tasks in (dataset.train, dataset.heldout)
     )
     if not train:
-        raise UserError(f"tasks: none can run here: the first {skipped[0].reason}")
+        raise _none_left(len(dataset.train), heldout, skipped, remedy)
     return Dataset(train, heldout, (*dataset.skipped, *skipped))
+
+
+def _none_left(num_train: int, heldout: tuple[Task, ...], skipped: list[Skipped], remedy: str) -> UserError:
+    """No task is left for training: what is, and what to do."""
+    first = f"the first {skipped[0].reason}"
+    if not heldout:
+        return UserError(f"tasks: none can run here: {first}", hint=remedy or None)
+    lower = "lower tasks.num_heldout"
+    return UserError(
+        f"tasks: none is left to train on: none of the {num_train} for training can run here, {len(heldout)} that are"
+        f" held out can; {first}",
+        hint=f"{remedy}, or {lower}" if remedy else lower,
+    )
 
 
 def _load_family(config: TasksConfig, workspace: Path) -> Dataset:

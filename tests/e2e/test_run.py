@@ -131,6 +131,7 @@ def test_second_ctrl_c_ends_at_once_and_leaves_nothing(lab: Lab) -> None:
     job.signal(signal.SIGINT)
     assert job.end() == 130
     wait_gone(pids)
+    assert " stopped " in lab.command("ps").stdout
 
 
 def test_stop_from_elsewhere_stops_and_a_second_controller_is_refused(lab: Lab) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from agentrl.config.schema import JobConfig
 from agentrl.controller.run_directory import RunDirectory
+from agentrl.ledger.ledger import Ledger
 
 AGENTRL = Path(sys.executable).parent / "agentrl"
 REPOSITORY = Path(__file__).parents[2]
@@ -69,8 +70,28 @@ def test_the_experiments_can_be_shown_from_anywhere(tmp_path: Path) -> None:
 def test_a_closed_pipe_is_no_crash(tmp_path: Path) -> None:
     command = f"{AGENTRL} show --schema | head -n 1"
     result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "Traceback" not in result.stderr
-    assert result.stdout.count("\n") == 1
+    assert (result.stdout.count("\n"), result.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("words", ["show --schema", "--help", "ps", "doctor"])
+def test_output_that_nobody_reads_ends_a_command_as_sigpipe_would(words: str, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run([AGENTRL, *words.split()], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_stop_records_that_a_run_without_controller_has_stopped(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path, "job", "job", "", JobConfig())
+    ledger = Ledger.take(directory.ledger)
+    ledger.set_meta("status", "running")
+    ledger.close()
+    assert "lost its controller" in run("ps", "--runs-dir", str(tmp_path), cwd=tmp_path).stdout
+    stopped = run("stop", "job", "--runs-dir", str(tmp_path), cwd=tmp_path)
+    assert (stopped.returncode, stopped.stdout) == (0, "job had lost its controller and is stopped now\n")
+    assert run("ps", "--runs-dir", str(tmp_path), cwd=tmp_path).stdout.split()[-6:-5] == ["stopped"]
+    assert "nothing was left over" in run("stop", "job", "--runs-dir", str(tmp_path), cwd=tmp_path).stdout
 
 
 def test_ctrl_c_ends_quietly_with_130(tmp_path: Path) -> None:

@@ -92,6 +92,23 @@ def test_the_table_is_for_people(tmp_path: Path) -> None:
     assert "[red]no" in words and "skipped: not runnable" in words
 
 
+def test_what_a_run_with_default_settings_leaves_out_is_said(tmp_path: Path) -> None:
+    solve = "#!/bin/sh\ntouch done\n"
+    toml = "[environment]\nmemory_mb = 1024\nallow_internet = true"
+    make_task(tmp_path / "asking", test=JUDGE, solve=solve, toml=toml)
+    make_task(tmp_path / "modest", test=JUDGE, solve=solve, toml="[environment]\nmemory_mb = 256")
+    code, output = run("check", str(tmp_path), "--json")
+    notes = {result["task"]: result["notes"] for result in json.loads(output)}
+    assert code == 0 and notes["modest"] == []
+    assert notes["asking"][-1] == "left out of a run unless sandbox.memory_mb is 1024 or more and tasks.offline=true"
+
+
+def test_a_family_s_options_are_refused_for_a_folder(tmp_path: Path) -> None:
+    make_task(tmp_path / "good", test=JUDGE)
+    with pytest.raises(UserError, match="--count is of a family"):
+        run("check", str(tmp_path), "--count", "3")
+
+
 def test_a_malformed_task_fails_and_the_others_are_checked(tmp_path: Path) -> None:
     make_task(tmp_path / "good", test=JUDGE, solve="#!/bin/sh\ntouch done\n")
     make_task(tmp_path / "bad-toml", toml="[agent\n")

@@ -34,13 +34,17 @@ def agentrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_simulate_predicts_a_job_and_says_by_which_laws(agentrl: Agentrl) -> None:
-    found = agentrl("simulate", "job.yaml", *SMALL, "--seeds", "1", "--steps", "2", "--jobs", "1")
+    found = agentrl(
+        "simulate", "job.yaml", *SMALL, "tasks.num_heldout=3", "--seeds", "1", "--steps", "2", "--jobs", "1"
+    )
     assert found.code == 0, found.err
     for words in (
         "quickstart on laptop (inference.backend is embedded", "note: 2 of 25 steps are simulated", "time to batch, s",
-        "lower bound of a step by", "binds:", "window over groups", "generate",
+        "lower bound of a step by", "binds:", "window over groups", "generate", "one seed",
+        "note: the two evaluations on 3 held-out tasks",
     ):  # fmt: skip
         assert words in found.out
+    assert "(sd)" not in found.out and "(0.0)" not in found.out
     assert agentrl.files() == {agentrl.folder / "job.yaml"}, "nothing is written"
 
 
@@ -98,7 +102,12 @@ def test_bench_collect_prints_tables_and_draws(agentrl: Agentrl) -> None:
         "bench", "collect", *LAWS, "-p", "naive", "-p", "keep_all", "--seeds", "1", "--jobs", "1", "--plot", "bars.svg"
     )
     assert found.code == 0, found.err
-    assert "w_tb on h8, 1 seeds" in found.out and "keep_all" in found.out and "x bound" in found.out
+    assert (
+        "w_tb on h8, 1 seed\n" in found.out
+        and "(0.0)" not in found.out
+        and "keep_all" in found.out
+        and "x bound" in found.out
+    )
     assert (agentrl.folder / "bars.svg").read_text().startswith("<svg")
 
 
@@ -119,7 +128,16 @@ def test_bench_balance_prints_its_verdict(agentrl: Agentrl) -> None:
         (["bench", "collect", "--plot", "no/where.svg"], "--plot: no is not a folder"),
         (["bench", "collect", "--real", "-p", "naive"], "--real measures this machine, without --policy"),
         (["bench", "balance", "--swing", "9"], "--swing 9: there are 8 engines"),
-        (["bench", "balance", "--scale", "32"], "--scale 32: kv_tokens must exceed context_tokens"),
+        (["bench", "collect", "--real", "--seeds", "3", "--jobs", "1"], "without --seeds, --jobs"),
+        (["bench", "collect", "--batches", "6"], "--batches needs --real"),
+        (["bench", "collect", "--plot", "x.png"], "--plot: x.png: only .svg files are written (name it x.svg)"),
+        (["bench", "collect", "--plot", "/proc/x.svg"], "--plot: /proc/x.svg: cannot be written"),
+        (["simulate", "job.yaml", "--trace", "/proc/x"], "--trace: /proc/x: cannot be written"),
+        (["simulate", "job.yaml", "--trace", "/proc"], "--trace: /proc: cannot be written"),
+        (["simulate", "job.yaml", "--runs-dir", "."], "--runs-dir needs --from-run"),
+        (["simulate", "job.yaml", "--from-run", "r", "--write-laws", "/proc/laws"], "--write-laws: /proc/laws: cannot"),
+        (["simulate", "job.yaml", "--from-run", "r", "--write-laws", "a/b"], "no run 'r'"),
+        (["bench", "balance", "--scale", "32"], "--scale 32: at most 4 with these laws"),
         (["simulate", "job.yaml", "--workload", "w_tbb"], "no workload 'w_tbb' (packaged: "),
         (["simulate", "job.yaml", "--write-laws", "x"], "--write-laws needs --from-run"),
         (["simulate", "job.yaml", "--from-run", "r", "--workload", "w_tb"], "the laws come from one of them"),

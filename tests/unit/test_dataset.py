@@ -10,7 +10,8 @@ import pytest
 from agentrl.errors import UserError
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.tasks.config import Family, TasksConfig
-from agentrl.tasks.dataset import load_dataset, within_limits
+from agentrl.tasks.dataset import Dataset, load_dataset, within_limits
+from agentrl.tasks.folders import load_tasks
 from tests.fixtures.task_folders import make_task
 
 
@@ -122,6 +123,17 @@ def test_a_task_that_asks_for_more_than_a_sandbox_gets_is_left_out_and_said(tmp_
     assert len(within_limits(loaded, SandboxConfig(memory_mb=2048, disk_mb=4096)).train) == 2
     with pytest.raises(UserError, match="none can run here: the first asks for memory_mb"):
         within_limits(loaded, SandboxConfig(memory_mb=128, disk_mb=64))
+
+
+def test_what_is_left_is_said_where_only_held_out_tasks_can_run(tmp_path: Path) -> None:
+    for name in ("a", "b", "small"):
+        make_task(tmp_path / name, toml=f"[environment]\nmemory_mb = {256 if name == 'small' else 2048}")
+    tasks = {task.name: task for task in load_tasks(tmp_path)}
+    dataset = Dataset(train=(tasks["a"], tasks["b"]), heldout=(tasks["small"],))
+    with pytest.raises(UserError) as refused:
+        within_limits(dataset, SandboxConfig(memory_mb=512))
+    assert "none of the 2 for training can run here, 1 that are held out can" in str(refused.value)
+    assert refused.value.hint == "set sandbox.memory_mb to 2048, or lower tasks.num_heldout"
 
 
 def test_tasks_that_may_use_a_network_are_left_out_unless_they_shall_do_without(tmp_path: Path) -> None:
