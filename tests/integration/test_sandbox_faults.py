@@ -273,17 +273,21 @@ async def test_a_sandbox_past_its_lifetime_is_closed(tmp_path: Path) -> None:
             await sandbox.exec("sleep 60", timeout_s=60)
 
 
-async def test_more_sandboxes_than_allowed_wait_and_then_fail(tmp_path: Path) -> None:
+async def test_more_sandboxes_than_allowed_wait_for_their_turn_however_long_that_takes(tmp_path: Path) -> None:
     config = replace(SMALL, max_sandboxes=1, start_timeout_s=1.0)
+    begun: list[str] = []
     async with bubblewrap(tmp_path / "state", config=config) as provider:
         first = await provider.create(SPEC)
-        waiting = asyncio.create_task(provider.create(SPEC))
-        await asyncio.sleep(0.05)
+        second = asyncio.create_task(provider.create(SPEC, on_begin=lambda: begun.append("second")))
+        third = asyncio.create_task(provider.create(SPEC, on_begin=lambda: begun.append("third")))
+        done, _ = await asyncio.wait({second, third}, timeout=1.5 * config.start_timeout_s)
+        assert (done, begun) == (set(), [])
         await first.close()
-        second = await waiting
-        assert await second.probe()
-        with pytest.raises(SandboxError, match="all 1 sandboxes"):
-            await provider.create(SPEC)
+        assert await (await second).probe()
+        assert begun == ["second"]
+        await second.result().close()
+        assert await (await third).probe()
+        assert begun == ["second", "third"]
 
 
 async def test_many_start_at_once(tmp_path: Path) -> None:
