@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentrl.controller.collector import evidence_json
+from agentrl.controller.collector import write_end
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.ledger.ledger import Ledger
 from agentrl.rollout.episode import EpisodeResult, EpisodeSpec
@@ -25,16 +25,7 @@ class LedgerBook:
         self._ledger.start_episode(spec.episode, group=spec.group, member=member, attempt=attempt)
 
     def ended(self, result: EpisodeResult) -> None:
-        self._ledger.end_episode(
-            result.spec.episode,
-            verdict=result.verdict.value,
-            cause=result.cause.value,
-            num_turns=result.num_turns,
-            num_tokens=result.num_tokens,
-            active_s=result.active_s,
-            evidence=evidence_json(result),
-            trajectory=result.trajectory,
-        )
+        write_end(self._ledger, result)
 
 
 class StillTrainer:

@@ -344,16 +344,7 @@ class Collector:
     def _record(self, result: EpisodeResult) -> None:
         reward = result.trajectory.reward if result.trajectory else None
         self._progress.end(result.spec.episode, by_itself=result.verdict is not Verdict.INFRA_FAILURE)
-        self._ledger.end_episode(
-            result.spec.episode,
-            verdict=result.verdict.value,
-            cause=result.cause.value,
-            num_turns=result.num_turns,
-            num_tokens=result.num_tokens,
-            active_s=result.active_s,
-            evidence=evidence_json(result),
-            trajectory=result.trajectory,
-        )
+        write_end(self._ledger, result)
         self._observer.emit(
             EpisodeEnded(
                 episode=result.spec.episode,
@@ -427,6 +418,20 @@ def _outcome(result: EpisodeResult) -> MemberOutcome:
         num_turns=result.num_turns,
         num_tokens=result.num_tokens,
         active_s=result.active_s,
+    )
+
+
+def write_end(ledger: Ledger, result: EpisodeResult) -> None:
+    """An episode's verdict into the ledger."""
+    ledger.end_episode(
+        result.spec.episode,
+        verdict=result.verdict.value,
+        cause=result.cause.value,
+        num_turns=result.num_turns,
+        num_tokens=result.num_tokens,
+        active_s=result.active_s,
+        evidence=evidence_json(result),
+        trajectory=result.trajectory,
     )
 
 

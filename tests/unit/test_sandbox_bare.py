@@ -63,14 +63,14 @@ def test_all_that_grading_removes_from_the_machines_root_is_looked_for() -> None
 def test_the_topmost_missing_folders_are_made_and_none_twice(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     image = Image(
-        workdir="/srv/work/deep",
+        workdir="/srv/own/deep",
         copies=(
-            Copy(source=tmp_path, target="/srv/work/data"),
+            Copy(source=tmp_path, target="/srv/own/data"),
             Copy(source=tmp_path / "file", target="/opt/own/file"),
             Copy(source=tmp_path, target="/tests/data/../more"),
         ),
     )
-    assert folders_of(image, exists=holds("/srv", "/opt")) == (*GRADING, "/srv/work", "/opt/own")
+    assert folders_of(image, exists=holds("/srv", "/opt")) == (*GRADING, "/srv/own", "/opt/own")
 
 
 @pytest.mark.parametrize("workdir", ["/", "/root", "/srv"])
