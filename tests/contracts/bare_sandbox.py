@@ -141,14 +141,26 @@ async def test_other_processes_of_the_machine_are_left_alone(provider: BareProvi
     assert await stranger.wait() == -signal.SIGKILL
 
 
+def ticking() -> set[str]:
+    """States of the shells that write ticks, as in /proc/PID/stat: T is stopped."""
+    states = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if b">> ticks" in (path / "cmdline").read_bytes():
+                states.add((path / "stat").read_text().rpartition(")")[2].split()[0])
+        except OSError:
+            continue
+    return states
+
+
 async def test_freezing_stops_and_thawing_goes_on(provider: BareProvider) -> None:
     sandbox = await provider.create(SPEC)
     await sandbox.exec("setsid -f sh -c 'while :; do echo >> ticks; sleep 0.01; done' >/dev/null 2>&1", timeout_s=20)
     await until_there(sandbox, "/app/ticks")
     await sandbox.freeze()
+    await until(lambda: asyncio.sleep(0, ticking() == {"T"}))
     frozen = await sandbox.read("/app/ticks")
-    await asyncio.sleep(0.1)
-    assert await sandbox.read("/app/ticks") == frozen
+    assert (ticking(), await sandbox.read("/app/ticks")) == ({"T"}, frozen)
     await sandbox.thaw()
 
     async def goes_on() -> bool:
