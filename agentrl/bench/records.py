@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentrl.controller.collector import write_end
+from agentrl.controller.scheduling.collector import write_end
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.ledger.ledger import Ledger
 from agentrl.rollout.episode import EpisodeResult, EpisodeSpec

@@ -13,7 +13,7 @@ from agentrl.cli.runs import _RUNS, RunArgument, RunsDirOption
 from agentrl.errors import UserError
 
 if TYPE_CHECKING:
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.ledger.stories import Stories, Story
 
 EpisodeArgument = Annotated[str, typer.Argument(metavar="EPISODE", help="Id of an episode, such as g000003.m001.a00.")]
@@ -48,7 +48,7 @@ def episodes(
     """List a run's episodes."""
     from dataclasses import asdict
 
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.rollout.verdict import Verdict
 
     if verdict is not None and verdict not in set(Verdict):
@@ -92,7 +92,7 @@ def why(
 
 def find_episode(episode: str, run: str | None, runs_dir: Path) -> tuple[RunDirectory, Stories, Story]:
     """The episode in that run, or in the newest run that has it. Raises UserError."""
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
 
     candidates = [RunDirectory.find(run, runs_dir)] if run else RunDirectory.all(runs_dir)[::-1]
     last: Stories | None = None

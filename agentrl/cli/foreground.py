@@ -17,8 +17,8 @@ from agentrl.observe.config import LiveView
 
 if TYPE_CHECKING:
     from agentrl.config.schema import JobConfig
-    from agentrl.controller.job import Ended
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.job import Ended
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.observe.events import Observer
 
 EXIT_INTERRUPTED = 130
@@ -26,7 +26,7 @@ EXIT_INTERRUPTED = 130
 
 def drive(run: RunDirectory, config: JobConfig, view: LiveView) -> int:
     """Hold the run, run it to its end, say how it went. Returns the exit code: 0 finished, 1 failed, 130 stopped."""
-    from agentrl.controller.job import Outcome
+    from agentrl.controller.lifecycle.job import Outcome
     from agentrl.observe.events import Observers
     from agentrl.observe.plain import PlainLines
 
@@ -43,7 +43,7 @@ def drive(run: RunDirectory, config: JobConfig, view: LiveView) -> int:
 
 async def _run(run: RunDirectory, config: JobConfig, observer: Observer) -> Ended:
     """First Ctrl-C (or SIGTERM): stop cleanly. Second: end at once."""
-    from agentrl.controller.job import record_stopped, run_job
+    from agentrl.controller.lifecycle.job import record_stopped, run_job
     from agentrl.errors import LedgerError
 
     stop = asyncio.Event()
@@ -78,7 +78,7 @@ def _observer(view: LiveView, refresh_s: float) -> Observer:
 
 def _report(run: RunDirectory, config: JobConfig, ended: Ended, observer: Observer, *, as_json: bool) -> None:
     """Write the summary files and print the last words."""
-    from agentrl.controller.summary import as_text, summarise
+    from agentrl.controller.lifecycle.summary import as_text, summarise
     from agentrl.ledger.reader import LedgerReader
     from agentrl.observe.events import RunEnded, Warned
     from agentrl.observe.plain import write_line

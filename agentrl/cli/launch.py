@@ -37,8 +37,8 @@ def launch(
         print(f"{finding.severity.value}: {finding}", file=sys.stderr)
 
     from agentrl.cli.foreground import drive
-    from agentrl.controller.preflight import preflight
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.preflight import preflight
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.observe.config import LiveView
 
     config = loaded.config

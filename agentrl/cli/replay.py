@@ -15,7 +15,7 @@ from agentrl.cli.runs import _RUNS, RunsDirOption
 from agentrl.errors import UserError
 
 if TYPE_CHECKING:
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.ledger.stories import Stories, Story
     from agentrl.rollout.bundle import Bundle
     from agentrl.rollout.replay import Outcome, Replayed

@@ -16,7 +16,7 @@ from agentrl.cli.arguments import JsonOption
 from agentrl.errors import UserError
 
 if TYPE_CHECKING:
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run in the runs directory, or its path.")]
 RunsDirOption = Annotated[
@@ -34,8 +34,8 @@ def register(app: typer.Typer) -> None:
 def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> int:
     """Go on with a run that was stopped, failed, or lost its controller."""
     from agentrl.cli.foreground import drive
-    from agentrl.controller.preflight import preflight
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.preflight import preflight
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.observe.config import LiveView
 
     directory = RunDirectory.find(run, runs_dir)
@@ -52,8 +52,8 @@ def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption 
 
 def stop(run: RunArgument, runs_dir: RunsDirOption = _RUNS) -> int:
     """Stop a run and everything it started; also clean up after one whose controller was killed."""
-    from agentrl.controller.job import clean_up, record_stopped
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.job import clean_up, record_stopped
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.ledger.reader import LedgerReader
 
     directory = RunDirectory.find(run, runs_dir)
@@ -97,7 +97,7 @@ def _end(pid: int, *, grace_s: float) -> bool:
 
 def ps(runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
     """List the runs, oldest first."""
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
 
     if runs_dir != _RUNS and not runs_dir.is_dir():
         raise UserError(f"--runs-dir: {runs_dir} is not a folder")
@@ -152,8 +152,8 @@ def _overview(directory: RunDirectory) -> dict[str, Any]:
 
 def status(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
     """Say how far a run is, and its figures so far."""
-    from agentrl.controller.run_directory import RunDirectory
-    from agentrl.controller.summary import as_text, summarise
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.summary import as_text, summarise
     from agentrl.ledger.reader import LedgerReader
 
     directory = RunDirectory.find(run, runs_dir)
@@ -183,7 +183,7 @@ def logs(
     runs_dir: RunsDirOption = _RUNS,
 ) -> None:
     """Print the output of a run's processes."""
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
 
     directory = RunDirectory.find(run, runs_dir)
     files = {path.stem: path for path in sorted(directory.logs.glob("*.log"))}

@@ -144,7 +144,7 @@ class _Fitted:
 
 def _fit(run: str, runs_dir: Path, *, seeds: int, jobs: int | None) -> _Fitted:
     """Fit laws to a run, and simulate that run with them."""
-    from agentrl.controller.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.ledger.reader import LedgerReader
     from agentrl.simulation.calibrate import calibrate
     from agentrl.simulation.compare import compare, real_steps

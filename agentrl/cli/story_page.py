@@ -50,7 +50,7 @@ def print_page(lines: list[Line]) -> None:
 
 
 def _verdict(story: Story) -> str:
-    from agentrl.controller.selection import CANCELLED
+    from agentrl.controller.scheduling.selection import CANCELLED
 
     if story.cause in CANCELLED:
         return f"cancelled: {CANCELLED[story.cause]}"

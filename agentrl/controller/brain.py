@@ -12,23 +12,23 @@ from random import Random
 from typing import Protocol
 
 from agentrl.config.schema import JobConfig
-from agentrl.controller.collector import Collector
+from agentrl.controller.balance.gpu_account import GpuAccount
+from agentrl.controller.balance.gpu_time import TRAINER
+from agentrl.controller.balance.switching import Switching
 from agentrl.controller.config import num_swing
 from agentrl.controller.controller import Controller, Trainer
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.gpu_account import GpuAccount
-from agentrl.controller.gpu_time import TRAINER
-from agentrl.controller.groups import GroupBook
-from agentrl.controller.member import Weights
-from agentrl.controller.places import Places
-from agentrl.controller.progress import Progress
-from agentrl.controller.publication import ProbeOf, read_probe, tolerance
-from agentrl.controller.ready_pool import ReadyPool
-from agentrl.controller.records import LedgerRecords
-from agentrl.controller.recovery import Recovered, load_batch, recover
-from agentrl.controller.switching import Switching
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.places import Places
+from agentrl.controller.fleet.publication import ProbeOf, read_probe, tolerance
+from agentrl.controller.lifecycle.records import LedgerRecords
+from agentrl.controller.lifecycle.recovery import Recovered, load_batch, recover
+from agentrl.controller.lifecycle.watchdog import Watchdog
+from agentrl.controller.scheduling.collector import Collector
+from agentrl.controller.scheduling.groups import GroupBook
+from agentrl.controller.scheduling.progress import Progress
+from agentrl.controller.scheduling.ready_pool import ReadyPool
 from agentrl.controller.trainer_desk import TrainerDesk
-from agentrl.controller.watchdog import Watchdog
 from agentrl.errors import LedgerError, Superseded
 from agentrl.ledger.accounts import Accounts
 from agentrl.ledger.ledger import Ledger

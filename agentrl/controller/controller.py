@@ -16,14 +16,14 @@ from typing import Protocol
 
 from agentrl.clock import monotonic, wall
 from agentrl.config.schema import JobConfig
-from agentrl.controller.admission import max_live_episodes
-from agentrl.controller.collector import Collector
+from agentrl.controller.balance.switching import Switching
 from agentrl.controller.evaluate import evaluate
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.member import Weights
-from agentrl.controller.publication import ProbeOf
-from agentrl.controller.recovery import Recovered, load_batch
-from agentrl.controller.switching import Switching
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.publication import ProbeOf
+from agentrl.controller.lifecycle.recovery import Recovered, load_batch
+from agentrl.controller.scheduling.admission import max_live_episodes
+from agentrl.controller.scheduling.collector import Collector
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import StepRow

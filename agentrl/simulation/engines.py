@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agentrl.controller.fleet import Fleet
+from agentrl.controller.fleet.fleet import Fleet
 from agentrl.errors import EngineError
 from agentrl.simulation.config import EngineLaw
 from agentrl.simulation.engine import SimulatedEngine, Speaker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from agentrl.controller.places import Places
+from agentrl.controller.fleet.places import Places
 
 
 class NoPlaces(Places):

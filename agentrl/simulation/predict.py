@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any, TextIO
 
 from agentrl.clock import monotonic
-from agentrl.controller.admission import max_live_episodes
 from agentrl.controller.config import Stragglers
+from agentrl.controller.scheduling.admission import max_live_episodes
 from agentrl.errors import AgentrlError
 from agentrl.ledger.accounts import read_gpu_time
 from agentrl.ledger.ledger import Ledger

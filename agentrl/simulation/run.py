@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 
 from agentrl.config.schema import JobConfig
-from agentrl.controller.admission import max_live_episodes
 from agentrl.controller.brain import Brain, assemble
 from agentrl.controller.config import ScheduleConfig
+from agentrl.controller.scheduling.admission import max_live_episodes
 from agentrl.inference.config import InferenceConfig
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader

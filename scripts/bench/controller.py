@@ -19,14 +19,14 @@ from pathlib import Path
 from random import Random
 
 from agentrl.config.schema import JobConfig
-from agentrl.controller.collector import Collector
 from agentrl.controller.config import ScheduleConfig
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.groups import GroupBook
-from agentrl.controller.member import Weights
-from agentrl.controller.progress import Progress
-from agentrl.controller.ready_pool import ReadyPool
-from agentrl.controller.records import LedgerRecords
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.fleet.member import Weights
+from agentrl.controller.lifecycle.records import LedgerRecords
+from agentrl.controller.scheduling.collector import Collector
+from agentrl.controller.scheduling.groups import GroupBook
+from agentrl.controller.scheduling.progress import Progress
+from agentrl.controller.scheduling.ready_pool import ReadyPool
 from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import Observers
 from agentrl.rollout.active_time import ActiveTime

@@ -8,7 +8,7 @@ import select
 import signal
 from collections import Counter
 
-from agentrl.controller.publication import TOLERANCES
+from agentrl.controller.fleet.publication import TOLERANCES
 from agentrl.inference.config import Dtype
 from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import JobConfig
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.member import Weights
-from agentrl.controller.supervise import AttachedEngine
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.fleet.member import Weights
+from agentrl.controller.lifecycle.supervise import AttachedEngine
 from agentrl.errors import ProcessFailed
 from agentrl.inference.config import EngineBackend, InferenceConfig
 from agentrl.inference.engine import SamplingParams

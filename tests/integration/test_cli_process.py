@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import JobConfig
-from agentrl.controller.run_directory import RunDirectory
+from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.ledger.ledger import Ledger
 
 AGENTRL = Path(sys.executable).parent / "agentrl"

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.member import Weights
-from agentrl.controller.publication import TOLERANCES, read_probe
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.publication import TOLERANCES, read_probe
 from agentrl.errors import EngineMistrusted
 from agentrl.inference.client import SGLangClient
 from agentrl.inference.config import Dtype

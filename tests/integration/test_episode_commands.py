@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from agentrl.cli.main import app
 from agentrl.config.schema import JobConfig
-from agentrl.controller.branching import load_origin, only_its_task
-from agentrl.controller.collector import evidence_json
-from agentrl.controller.records import LedgerRecords
-from agentrl.controller.run_directory import RunDirectory
+from agentrl.controller.lifecycle.branching import load_origin, only_its_task
+from agentrl.controller.lifecycle.records import LedgerRecords
+from agentrl.controller.lifecycle.run_directory import RunDirectory
+from agentrl.controller.scheduling.collector import evidence_json
 from agentrl.errors import UserError
 from agentrl.ledger.ledger import Ledger
 from agentrl.model.config import ModelConfig

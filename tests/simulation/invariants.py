@@ -6,8 +6,8 @@ from collections import Counter
 from itertools import pairwise
 
 from agentrl.clock import monotonic
+from agentrl.controller.balance.gpu_time import TRAINER
 from agentrl.controller.config import Stragglers
-from agentrl.controller.gpu_time import TRAINER
 from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader
 from agentrl.simulation.engine import logprob_of

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from agentrl.controller.job import leaves
+from agentrl.controller.lifecycle.job import leaves
 from agentrl.errors import RunPaused
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.clock import monotonic
-from agentrl.controller.fleet import EngineState, Fleet
-from agentrl.controller.member import Weights
-from agentrl.controller.places import Places
+from agentrl.controller.fleet.fleet import EngineState, Fleet
+from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.places import Places
 from agentrl.errors import EngineError
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.ledger.accounts import read_balance, read_gpu_time

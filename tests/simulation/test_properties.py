@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.controller.config import Stragglers
-from agentrl.controller.job import leaves
+from agentrl.controller.lifecycle.job import leaves
 from agentrl.errors import ProcessFailed
 from agentrl.ledger.reader import LedgerReader
 from agentrl.observe.events import Event

@@ -10,7 +10,7 @@ from agentrl.bench import waiting_tasks
 from agentrl.bench.real import GROUP_SIZE, GROUPS, job
 from agentrl.bench.real_predicted import predict_real
 from agentrl.bench.records import LedgerBook, StillTrainer
-from agentrl.controller.records import LedgerRecords
+from agentrl.controller.lifecycle.records import LedgerRecords
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.rollout.active_time import ActiveTime

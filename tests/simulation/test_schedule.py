@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from agentrl.controller.config import Stragglers
-from agentrl.controller.selection import selection_bias
+from agentrl.controller.scheduling.selection import selection_bias
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.observe.events import EpisodeCancelled, Event

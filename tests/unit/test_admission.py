@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.controller.admission import HIGHEST_FACTOR, LOOKS, LOWEST_FACTOR, LoadFactor, expected_peak, room
+from agentrl.controller.scheduling.admission import (
+    HIGHEST_FACTOR,
+    LOOKS,
+    LOWEST_FACTOR,
+    LoadFactor,
+    expected_peak,
+    room,
+)
 
 NEW = 100.0
 

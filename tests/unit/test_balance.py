@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.controller.balance import MARGIN, Choice, Situation, after_training, when_ready
-from agentrl.controller.measured import LAST, Measured, Mode
+from agentrl.controller.balance.balance import MARGIN, Choice, Situation, after_training, when_ready
+from agentrl.controller.balance.measured import LAST, Measured, Mode
 
 HYBRID = Situation(
     num_swing=2,

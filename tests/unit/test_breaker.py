@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentrl.controller.breaker import TRIALS, WINDOW, Breaker
+from agentrl.controller.scheduling.breaker import TRIALS, WINDOW, Breaker
 from agentrl.rollout.verdict import Cause, Verdict
 
 

@@ -11,7 +11,7 @@ import pytest
 from agentrl.cli.bench import complete_policy
 from agentrl.cli.simulated import complete_laws
 from agentrl.config.catalog import PACKAGED
-from agentrl.controller.run_directory import RunDirectory
+from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.ledger.ledger import Ledger
 from agentrl.simulation.loop import simulate
 from agentrl.simulation.run import build

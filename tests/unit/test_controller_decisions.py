@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.controller.task_order import task_index
+from agentrl.controller.scheduling.task_order import task_index
 
 
 @given(st.integers(1, 50), st.integers(0, 100))

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.member import Weights
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.fleet.member import Weights
 from agentrl.errors import EngineError
 from agentrl.inference.engine import Generation, PauseMode, SamplingParams
 from agentrl.rollout.active_time import ActiveTime

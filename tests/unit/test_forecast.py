@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from agentrl.controller.forecast import PRIOR_SHARE, Forecast
-from agentrl.controller.progress import Progress
+from agentrl.controller.scheduling.forecast import PRIOR_SHARE, Forecast
+from agentrl.controller.scheduling.progress import Progress
 
 
 def seen(lengths: list[float], *, longest: float = 1000.0, task: str = "t") -> Forecast:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.controller.fleet import EngineState
-from agentrl.controller.gpu_time import TRAINER, GpuTime, Moment, Use, uses
+from agentrl.controller.balance.gpu_time import TRAINER, GpuTime, Moment, Use, uses
+from agentrl.controller.fleet.fleet import EngineState
 
 MOMENT = Moment(
     engines={"engine-0": EngineState.FREE, "engine-1": EngineState.BUSY},

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.controller.groups import GroupBook, Launch, MemberOutcome
+from agentrl.controller.scheduling.groups import GroupBook, Launch, MemberOutcome
 from agentrl.rollout.verdict import Verdict
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentrl.controller.groups import GroupBook
-from agentrl.controller.ready_pool import ReadyPool
-from agentrl.controller.recovery import load_batch, recover
+from agentrl.controller.lifecycle.recovery import load_batch, recover
+from agentrl.controller.scheduling.groups import GroupBook
+from agentrl.controller.scheduling.ready_pool import ReadyPool
 from agentrl.errors import Superseded, UserError
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentrl.controller.summary import as_text, summarise
+from agentrl.controller.lifecycle.summary import as_text, summarise
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.observe.events import LaunchingChanged, SandboxesUsed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentrl.controller.order import Candidate, in_order
-from agentrl.controller.stragglers import Lagging, cut
+from agentrl.controller.scheduling.order import Candidate, in_order
+from agentrl.controller.scheduling.stragglers import Lagging, cut
 
 
 def candidate(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from agentrl.controller.places import Places
-from agentrl.controller.routing import Load, Routing
+from agentrl.controller.fleet.places import Places
+from agentrl.controller.fleet.routing import Load, Routing
 
 
 def places(*engines: str, capacity: int = 100, keep_s: float = 20.0) -> Places:

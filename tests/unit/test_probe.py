@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from agentrl.controller.config import InFlight, PublishConfig
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.member import Weights
-from agentrl.controller.publication import difference, read_probe, tolerance
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.publication import difference, read_probe, tolerance
 from agentrl.errors import EngineMistrusted, EngineRequestError
 from agentrl.inference.config import Dtype
 from agentrl.inference.engine import FinishReason, Generation, PauseMode, SamplingParams

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentrl.controller.groups import ClosedGroup, MemberOutcome
-from agentrl.controller.ready_pool import BARREN_ALLOWANCES, ReadyPool
+from agentrl.controller.scheduling.groups import ClosedGroup, MemberOutcome
+from agentrl.controller.scheduling.ready_pool import BARREN_ALLOWANCES, ReadyPool
 from agentrl.rollout.verdict import Verdict
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import JobConfig
-from agentrl.controller.run_directory import RunDirectory
+from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.errors import UserError
 from agentrl.model.config import ModelConfig
 from agentrl.tasks.config import TasksConfig

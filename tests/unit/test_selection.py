@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.controller.selection import selection_bias
+from agentrl.controller.scheduling.selection import selection_bias
 from agentrl.ledger.rows import EpisodeRow
 
 

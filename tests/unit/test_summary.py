@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.controller.summary import as_text, quantile, summarise
+from agentrl.controller.lifecycle.summary import as_text, quantile, summarise
 from agentrl.ledger.accounts import Accounts, BalanceRow, GpuTimeRow
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentrl.controller.upcoming import upcoming
+from agentrl.controller.scheduling.upcoming import upcoming
 
 
 def following() -> Iterator[str]:

@@ -20,11 +20,11 @@ from agentrl.cluster.local import LocalCluster, end_process
 from agentrl.config.schema import JobConfig
 from agentrl.controller.api import ControllerApi
 from agentrl.controller.brain import assemble
-from agentrl.controller.branching import load_origin, only_its_task
-from agentrl.controller.records import LedgerRecords
-from agentrl.controller.recovery import Recovered
-from agentrl.controller.run_directory import RunDirectory
-from agentrl.controller.supervise import EngineSupervisors, TrainerSupervisor, log_tail
+from agentrl.controller.lifecycle.branching import load_origin, only_its_task
+from agentrl.controller.lifecycle.records import LedgerRecords
+from agentrl.controller.lifecycle.recovery import Recovered
+from agentrl.controller.lifecycle.run_directory import RunDirectory
+from agentrl.controller.lifecycle.supervise import EngineSupervisors, TrainerSupervisor, log_tail
 from agentrl.errors import AgentrlError, LedgerError, ProcessFailed, RunPaused, UserError
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
-from agentrl.controller.publication import difference
+from agentrl.controller.fleet.publication import difference
 from agentrl.errors import EngineMistrusted, EngineRequestError
 from agentrl.inference.engine import Engine, Generation, PauseMode
 from agentrl.wire import Probe

@@ -11,8 +11,8 @@ from pathlib import Path
 from agentrl.cluster.cluster import Cluster, Process, ProcessSpec
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import num_swing
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.run_directory import RunDirectory
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.errors import EngineError, ProcessFailed
 from agentrl.inference.client import SGLangClient

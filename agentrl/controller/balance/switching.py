@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from agentrl.clock import monotonic, wall
 from agentrl.config.schema import JobConfig
-from agentrl.controller import balance
-from agentrl.controller.balance import Choice, Decision, Situation
-from agentrl.controller.collector import Collector
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.measured import Measured, Mode
+from agentrl.controller.balance import balance
+from agentrl.controller.balance.balance import Choice, Decision, Situation
+from agentrl.controller.balance.measured import Measured, Mode
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.scheduling.collector import Collector
 from agentrl.ledger.accounts import Accounts, BalanceRow
 from agentrl.observe.events import BalanceDecided, BalanceRealised, Observer
 

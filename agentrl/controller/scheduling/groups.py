@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from agentrl.controller.order import Candidate, in_order
+from agentrl.controller.scheduling.order import Candidate, in_order
 from agentrl.rollout.verdict import Verdict
 
 

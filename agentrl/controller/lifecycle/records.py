@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentrl.clock import wall
-from agentrl.controller.progress import Progress
+from agentrl.controller.scheduling.progress import Progress
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import ProcessRow
 from agentrl.rollout.episode import TurnRecord

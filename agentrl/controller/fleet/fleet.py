@@ -20,9 +20,9 @@ from typing import Any
 
 from agentrl.clock import monotonic
 from agentrl.controller.config import InFlight
-from agentrl.controller.member import Duty, Member, Weights
-from agentrl.controller.places import Places
-from agentrl.controller.publication import TOLERANCES
+from agentrl.controller.fleet.member import Duty, Member, Weights
+from agentrl.controller.fleet.places import Places
+from agentrl.controller.fleet.publication import TOLERANCES
 from agentrl.errors import EngineError, EngineMistrusted
 from agentrl.inference.config import Dtype
 from agentrl.inference.engine import Engine, Generation, PauseMode, SamplingParams

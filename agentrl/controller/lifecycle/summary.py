@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from agentrl.controller import gpu_report
-from agentrl.controller.selection import selection_bias
+from agentrl.controller.balance import gpu_report
+from agentrl.controller.scheduling.selection import selection_bias
 from agentrl.ledger.accounts import read_balance, read_gpu_time
 from agentrl.ledger.reader import LedgerReader
 from agentrl.ledger.rows import StepRow

@@ -15,16 +15,16 @@ from typing import Any
 
 from agentrl.clock import monotonic
 from agentrl.config.schema import JobConfig
-from agentrl.controller.admission import LoadFactor, expected_peak, max_live_episodes, room
-from agentrl.controller.breaker import Breaker
 from agentrl.controller.config import Stragglers
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.groups import ClosedGroup, GroupBook, Launch, MemberOutcome
-from agentrl.controller.progress import Progress
-from agentrl.controller.ready_pool import ReadyPool, Selection
-from agentrl.controller.stragglers import Lagging, cut
-from agentrl.controller.task_order import task_index
-from agentrl.controller.upcoming import upcoming
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.scheduling.admission import LoadFactor, expected_peak, max_live_episodes, room
+from agentrl.controller.scheduling.breaker import Breaker
+from agentrl.controller.scheduling.groups import ClosedGroup, GroupBook, Launch, MemberOutcome
+from agentrl.controller.scheduling.progress import Progress
+from agentrl.controller.scheduling.ready_pool import ReadyPool, Selection
+from agentrl.controller.scheduling.stragglers import Lagging, cut
+from agentrl.controller.scheduling.task_order import task_index
+from agentrl.controller.scheduling.upcoming import upcoming
 from agentrl.errors import ProcessFailed, RunPaused
 from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import (

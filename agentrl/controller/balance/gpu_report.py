@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.controller.gpu_time import USEFUL
+from agentrl.controller.balance.gpu_time import USEFUL
 from agentrl.ledger.accounts import BalanceRow, GpuTimeRow
 from agentrl.observe.state import sparkline
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from agentrl.config.schema import JobConfig
-from agentrl.controller.run_directory import RunDirectory
+from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.errors import UserError
 from agentrl.ledger.stories import Stories, Story
 from agentrl.rollout.branch import Origin

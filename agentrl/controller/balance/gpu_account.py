@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentrl.clock import monotonic, wall
-from agentrl.controller.collector import Collector
-from agentrl.controller.fleet import Fleet
-from agentrl.controller.gpu_time import TRAINER, GpuTime, Moment, Spent, uses
+from agentrl.controller.balance.gpu_time import TRAINER, GpuTime, Moment, Spent, uses
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.scheduling.collector import Collector
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.ledger.accounts import Accounts, GpuTimeRow
 from agentrl.observe.events import BatchReady, Evaluated, Event, GpuTimeSpent, Observer, Phase, Published, StepApplied

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from agentrl.controller.groups import ClosedGroup, GroupBook, MemberOutcome
-from agentrl.controller.ready_pool import ReadyPool
+from agentrl.controller.scheduling.groups import ClosedGroup, GroupBook, MemberOutcome
+from agentrl.controller.scheduling.ready_pool import ReadyPool
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.ledger.rows import STATES, EpisodeRow, GroupRow, StepRow

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentrl.controller.routing import Load, Routing
+from agentrl.controller.fleet.routing import Load, Routing
 
 
 @dataclass

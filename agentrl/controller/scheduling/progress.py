@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentrl.controller.forecast import Forecast
+from agentrl.controller.scheduling.forecast import Forecast
 
 
 @dataclass(kw_only=True)

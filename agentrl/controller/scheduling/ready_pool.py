@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentrl.controller.groups import ClosedGroup
+from agentrl.controller.scheduling.groups import ClosedGroup
 
 BARREN_ALLOWANCES = 8
 """Refill allowances used up without one group that has reward variance: then there is nothing to learn."""

@@ -1,0 +1,1 @@
+"""A run from its first check to its summary: directory, processes, recovery, real edges."""

@@ -1,0 +1,1 @@
+"""What is launched, how many at once, who is waited for, and which groups make a batch."""
