@@ -1,0 +1,1 @@
+"""Everything that speaks to a Kubernetes API server: the only package that imports `kubernetes`, and only when used."""
