@@ -8,8 +8,9 @@ from agentrl.cluster.kubernetes.config import EngineKind
 from agentrl.cluster.kubernetes.gpus import engine_with_gpus
 from agentrl.cluster.kubernetes.pods import Program, overridden, pod_template
 from agentrl.cluster.kubernetes.queues import queued
-from agentrl.cluster.kubernetes.site import ROLE, Object, Site
+from agentrl.cluster.kubernetes.site import Object, Site
 from agentrl.cluster.kubernetes.workload import Served, Workload, engine_kind, gpu_sharing
+from agentrl.kubernetes.names import EPOCH, ROLE, RUN
 
 _GROUP_PORT = 20000
 ATTEMPT = "agentrl.dev/attempt"
@@ -80,7 +81,7 @@ def _leader_worker_set(metadata: Object, template: Object, workload: Workload) -
 
 
 def _run_labels(labels: dict[str, str]) -> dict[str, str]:
-    return {key: labels[key] for key in labels if key in ("agentrl.dev/run", "agentrl.dev/epoch")}
+    return {key: labels[key] for key in labels if key in (RUN, EPOCH)}
 
 
 def _without_probe(template: Object) -> Object:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from agentrl.cluster.kubernetes.site import Object, Site
+from agentrl.cluster.kubernetes.site import COMPONENT, Object, Site
 from agentrl.cluster.kubernetes.workload import Workload
 
-_COMPONENT = "app.kubernetes.io/component"
 _API_PORTS = (443, 6443)
 """Where API servers listen: their addresses are outside what a policy can select by label."""
 
@@ -63,7 +62,7 @@ def _policy(site: Site, name: str, selector: Object, *, ingress: list[Object], e
 
 
 def _pods(site: Site, component: str) -> Object:
-    return site.select(**{_COMPONENT: component})
+    return site.select(**{COMPONENT: component})
 
 
 def _peer(site: Site, component: str) -> Object:

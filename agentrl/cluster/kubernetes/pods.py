@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import yaml
 
 from agentrl.cluster.kubernetes.config import KubernetesConfig, PodConfig
-from agentrl.cluster.kubernetes.site import ROLE, Object, Site, component
+from agentrl.cluster.kubernetes.site import Object, Site, component
 from agentrl.cluster.kubernetes.workload import Workload
 from agentrl.errors import UserError
 from agentrl.kubernetes.merge import merged
+from agentrl.kubernetes.names import ROLE
 from agentrl.kubernetes.strict import pod_template_problems, unknown_fields
 
 HOSTNAME = "kubernetes.io/hostname"

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.errors import UserError
+from agentrl.kubernetes.names import RUN, labels
 
 Object = dict[str, Any]
 
 PART_OF = "app.kubernetes.io/part-of"
-RUN = "agentrl.dev/run"
-"""On every object of a run that is not stopped."""
-EPOCH = "agentrl.dev/epoch"
-ROLE = "agentrl.dev/role"
+COMPONENT = "app.kubernetes.io/component"
 RECORD = "agentrl.dev/record"
 """On the ConfigMap that remembers a run, which stays when it is stopped."""
 
@@ -43,15 +41,7 @@ class Site:
 
     def labels(self, role: str) -> dict[str, str]:
         """Of every object with this role, and of its pods."""
-        labels = {
-            "app.kubernetes.io/name": "agentrl",
-            "app.kubernetes.io/instance": self.run,
-            "app.kubernetes.io/component": component(role),
-            "app.kubernetes.io/managed-by": "agentrl",
-            RUN: self.run,
-            ROLE: role,
-        }
-        return labels if self.epoch is None else {**labels, EPOCH: str(self.epoch)}
+        return {**labels(self.run, role=role, epoch=self.epoch), COMPONENT: component(role)}
 
     def metadata(self, name: str, role: str) -> Object:
         made: Object = {"name": name, "namespace": self.namespace, "labels": self.labels(role)}

@@ -13,8 +13,9 @@ from agentrl.cluster.kubernetes.engines import ATTEMPT
 from agentrl.cluster.kubernetes.gpus import trainer_with_gpus
 from agentrl.cluster.kubernetes.pods import Program, field_of_pod, overridden, pod_template
 from agentrl.cluster.kubernetes.queues import queued
-from agentrl.cluster.kubernetes.site import ROLE, Object, Site
+from agentrl.cluster.kubernetes.site import Object, Site
 from agentrl.cluster.kubernetes.workload import Served, Workload, gpu_sharing, trainer_kind
+from agentrl.kubernetes.names import ROLE
 
 _RENDEZVOUS_PORT = 29500
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
