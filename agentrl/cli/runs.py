@@ -8,22 +8,18 @@ import select
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from agentrl.cli.arguments import JsonOption
 from agentrl.errors import UserError
 
-if TYPE_CHECKING:
-    from agentrl.controller.lifecycle.run_directory import RunDirectory
-
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run in the runs directory, or its path.")]
 RunsDirOption = Annotated[
     Path, typer.Option("--runs-dir", envvar="AGENTRL_RUNS_DIR", help="Folder of run directories.")
 ]
 _RUNS = Path("runs")
-_LOST = "lost its controller"
 
 
 def register(app: typer.Typer) -> None:
@@ -34,13 +30,14 @@ def register(app: typer.Typer) -> None:
 def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> int:
     """Go on with a run that was stopped, failed, or lost its controller."""
     from agentrl.cli.foreground import drive
+    from agentrl.controller.lifecycle.overview import overview
     from agentrl.controller.lifecycle.preflight import preflight
     from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.observe.config import LiveView
 
     directory = RunDirectory.find(run, runs_dir)
     config = directory.load_config()
-    if _overview(directory)["status"] == "finished":
+    if overview(directory)["status"] == "finished":
         if json_:
             status(run, runs_dir, json_=True)
         else:
@@ -53,6 +50,7 @@ def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption 
 def stop(run: RunArgument, runs_dir: RunsDirOption = _RUNS) -> int:
     """Stop a run and everything it started; also clean up after one whose controller was killed."""
     from agentrl.controller.lifecycle.job import clean_up, record_stopped
+    from agentrl.controller.lifecycle.overview import LOST, overview
     from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.ledger.reader import LedgerReader
 
@@ -70,7 +68,7 @@ def stop(run: RunArgument, runs_dir: RunsDirOption = _RUNS) -> int:
         reader.close()
     for role in left:
         print(f"ended {role}, which was left over")
-    if _overview(directory)["status"] == _LOST:
+    if overview(directory)["status"] == LOST:
         held = directory.hold()
         record_stopped(directory, "stopped after its controller was gone")
         os.close(held)
@@ -97,11 +95,12 @@ def _end(pid: int, *, grace_s: float) -> bool:
 
 def ps(runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
     """List the runs, oldest first."""
+    from agentrl.controller.lifecycle.overview import overview
     from agentrl.controller.lifecycle.run_directory import RunDirectory
 
     if runs_dir != _RUNS and not runs_dir.is_dir():
         raise UserError(f"--runs-dir: {runs_dir} is not a folder")
-    rows = [_overview(directory) for directory in RunDirectory.all(runs_dir)]
+    rows = [overview(directory) for directory in RunDirectory.all(runs_dir)]
     if json_:
         print(json.dumps(rows, indent=2))
         return
@@ -124,47 +123,14 @@ def ps(runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
     print_table([*columns, Column("controller", spare=True)], cells)
 
 
-def _overview(directory: RunDirectory) -> dict[str, Any]:
-    """One line about a run."""
-    from agentrl.ledger.reader import LedgerReader
-
-    holder = directory.holder()
-    row: dict[str, Any] = {
-        "run": directory.name,
-        "status": "created",
-        "step": 0,
-        "steps": directory.load_config().schedule.steps,
-        "reward": None,
-        "controller": holder.pid if holder else None,
-        "directory": str(directory.path),
-    }
-    if directory.ledger.is_file():
-        reader = LedgerReader.open(directory.ledger)
-        applied = [step for step in reader.steps() if step.applied_at is not None]
-        row["status"] = reader.meta("status") or "created"
-        if applied:
-            row["step"], row["reward"] = applied[-1].step, applied[-1].reward_sampled
-        reader.close()
-    if row["status"] == "running" and holder is None:
-        row["status"] = _LOST
-    return row
-
-
 def status(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
     """Say how far a run is, and its figures so far."""
+    from agentrl.controller.lifecycle.overview import status_of
     from agentrl.controller.lifecycle.run_directory import RunDirectory
-    from agentrl.controller.lifecycle.summary import as_text, summarise
-    from agentrl.ledger.reader import LedgerReader
+    from agentrl.controller.lifecycle.summary import as_text
 
     directory = RunDirectory.find(run, runs_dir)
-    overview = _overview(directory)
-    reader = LedgerReader.open(directory.ledger)
-    summary = summarise(reader, name=directory.name, seed=directory.load_config().seed)
-    summary["status"] = overview["status"]
-    summary["controller"] = overview["controller"]
-    summary["detail"] = reader.meta("detail") or ""
-    summary["processes"] = {row.role: row.pid for row in reader.processes()} if overview["controller"] else {}
-    reader.close()
+    summary = status_of(directory)
     if json_:
         print(json.dumps(summary, indent=2))
         return

@@ -9,7 +9,7 @@ from agentrl.cluster.kubernetes.network import policies
 from agentrl.cluster.kubernetes.pods import Program, field_of_pod, overridden, pod_template
 from agentrl.cluster.kubernetes.rights import controller_rules
 from agentrl.cluster.kubernetes.site import PART_OF, RECORD, Object, Site, record_name
-from agentrl.cluster.kubernetes.workload import Served, Workload
+from agentrl.cluster.kubernetes.workload import Workload
 
 ROLE_NAME = "controller"
 RECORD_FOLDER = "/etc/agentrl"
@@ -64,8 +64,11 @@ def controller_job(site: Site, workload: Workload) -> Object:
     }
 
 
-def dependents(site: Site, workload: Workload, served: Served) -> list[Object]:
-    """What the controller needs before it starts; each owned by its Job, if `site` has an owner."""
+def dependents(site: Site, workload: Workload, sandboxes: list[Object]) -> list[Object]:
+    """What the controller needs before it starts; each owned by its Job, if `site` has an owner.
+
+    `sandboxes`: rules of a Role that the sandboxes' provider needs.
+    """
     metadata = site.metadata(site.run, ROLE_NAME)
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": site.run}
     subject = {"kind": "ServiceAccount", "name": site.run, "namespace": site.namespace}
@@ -80,7 +83,7 @@ def dependents(site: Site, workload: Workload, served: Served) -> list[Object]:
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
             "metadata": metadata,
-            "rules": controller_rules(site.run, workload, served),
+            "rules": [*controller_rules(site.run, workload), *sandboxes],
         },
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
