@@ -17,7 +17,7 @@ from typing import Protocol
 from agentrl.clock import monotonic, wall
 from agentrl.config.schema import JobConfig
 from agentrl.controller.balance.switching import Switching
-from agentrl.controller.evaluate import evaluate
+from agentrl.controller.evaluation.heldout import evaluate
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.publication import ProbeOf
