@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections import deque
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from pathlib import Path
 from agentrl.cluster.cluster import Cluster, Process, ProcessSpec
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import num_swing
-from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.fleet.fleet import EngineState, Fleet
 from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.errors import EngineError, ProcessFailed
@@ -92,6 +93,7 @@ class EngineSupervisor:
         return f"failed requests {_MAX_DOUBTS} times"
 
     async def _start(self, fleet: Fleet) -> Process:
+        await fleet.until_startable(self.role)
         weights = fleet.start_weights(self.role)
         command = self._server.command(weights.path, weights.version)
         spec = ProcessSpec(role=self.role, argv=command.argv, env=command.env, log=self._log)
@@ -152,11 +154,35 @@ class AttachedEngine:
                 self._say("starting", self._url)
                 await self._until_admitted(engine, fleet)
                 self._say("up")
-                await self._failed.wait()
-                self._say("down", "failed a request")
+                self._say("down", await self._until_lost(engine, fleet))
+                fleet.dismiss(self.role)
         finally:
             fleet.dismiss(self.role)
             await engine.close()
+
+    async def _until_lost(self, engine: SGLangClient, fleet: Fleet) -> str:
+        """Until the fleet reports a failure, or the server is not the one that was lent. Returns why it is lost.
+
+        Nobody asks anything of a lent engine: whoever restarts it then gives it memory that the trainer has.
+        """
+        lent_with: int | None = None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ATTACH_POLL_S):
+                    await self._failed.wait()
+                return "failed a request"
+            if fleet.state(self.role) is not EngineState.LENT:
+                lent_with = None
+                continue
+            try:
+                version = await engine.version()
+            except EngineError as error:
+                return f"lost while it was lent: {error}"
+            if lent_with is None:
+                lent_with = fleet.version_of(self.role)
+            if lent_with not in (None, version):
+                return f"was restarted while it was lent: it serves version {version}, not {lent_with}"
+            lent_with = version
 
     async def _until_admitted(self, engine: SGLangClient, fleet: Fleet) -> None:
         problem = "no answer to /health"
