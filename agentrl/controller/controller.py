@@ -249,6 +249,6 @@ def weights_bytes(folder: Path) -> int:
 def prune_weights(folder: Path, *, keep: int, in_use: Collection[str] = ()) -> None:
     """Remove all but the newest `keep` published versions, and those that are in use. Nothing else removes any."""
     versions = sorted(path for path in folder.glob("v*") if path.is_dir())
-    for path in versions[: len(versions) - keep]:
+    for path in versions[: max(len(versions) - keep, 0)]:
         if str(path) not in in_use:
             shutil.rmtree(path)
