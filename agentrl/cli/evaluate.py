@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from agentrl.config.schema import JobConfig
     from agentrl.controller.evaluation.session import Evaluated, EvaluationJob
-    from agentrl.controller.evaluation.subject import Subject
+    from agentrl.controller.evaluation.subject import Subject, Workplace
     from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.ledger.evaluations import EvaluationLedger, EvaluationRecord
 
@@ -91,26 +91,26 @@ def evaluate(
     if heat == 0 and samples > 1:
         raise UserError(f"-n {samples}: at temperature 0 all samples of a task are the same", hint="leave -n out")
     earlier = read_evaluations(subject.ledger)
-    with workplace(subject) as (place, weights):
+    with workplace(what, runs_dir, version) as work:
         own = any(text.startswith("tasks.include=") for text in overrides or [])
         choice = choose(job_config.tasks, tasks, include=job_config.tasks.include if own else None)
-        job_config = replace(with_weights(job_config, weights), tasks=choice.tasks)
-        _check(job_config, subject, place)
+        job_config = replace(with_weights(job_config, work.weights), tasks=choice.tasks)
+        _check(job_config, work)
         job = EvaluationJob(
             config=job_config,
-            weights=weights,
-            version=subject.version,
+            weights=work.weights,
+            version=work.subject.version,
             tasks_name=tasks,
-            tasks=chosen_tasks(job_config, choice, place.tasks),
+            tasks=chosen_tasks(job_config, choice, work.place.tasks),
             num_samples=samples,
             ks=ks,
             temperature=heat,
             seed=seed,
-            subject=str(subject.weights),
+            subject=str(work.subject.weights),
         )
         ledger = EvaluationLedger.open(subject.ledger)
         try:
-            evaluated = _run(job, place, ledger, quiet=json_)
+            evaluated = _run(job, work.place, ledger, quiet=json_)
         finally:
             ledger.close()
     records = read_evaluations(subject.ledger)
@@ -138,7 +138,7 @@ def _config(subject: Subject, file: Path | None, overrides: list[str]) -> JobCon
     return changed(subject.run.load_config(), overrides)
 
 
-def _check(config: JobConfig, subject: Subject, place: RunDirectory) -> None:
+def _check(config: JobConfig, work: Workplace) -> None:
     """What a launch would refuse, but for what concerns training alone, and engines that a live run has. Prints
     warnings. Raises UserError."""
     import sys
@@ -148,15 +148,15 @@ def _check(config: JobConfig, subject: Subject, place: RunDirectory) -> None:
     from agentrl.inference.config import EngineBackend
 
     raise_on_errors([found for found in lint(config) if found.where.partition(".")[0] in _CONCERNED])
-    attached = config.inference.backend is EngineBackend.attached
-    if attached and subject.run is not None and subject.run.holder() is not None:
-        shared = set(config.inference.urls) & set(subject.run.load_config().inference.urls)
+    attached, run = config.inference.backend is EngineBackend.attached, work.subject.run
+    if attached and run is not None and run.holder() is not None:
+        shared = set(config.inference.urls) & set(run.load_config().inference.urls)
         if shared:
             raise UserError(
-                f"run {subject.run.name} is live and uses {shared.pop()}: evaluating would change its weights",
+                f"run {run.name} is live and uses {shared.pop()}: evaluating would change its weights",
                 hint="stop it first, or give other servers: 'inference.urls=[...]'",
             )
-    for warning in preflight(config, state_dir=place.sandboxes):
+    for warning in preflight(config, state_dir=work.place.sandboxes):
         print(f"warning: {warning}", file=sys.stderr)
 
 

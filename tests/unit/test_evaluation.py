@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,22 +81,38 @@ def test_a_folder_in_a_run_is_of_that_run_and_version(tmp_path: Path) -> None:
 
 def test_weights_stay_for_the_evaluation_when_a_live_run_removes_them(tmp_path: Path) -> None:
     run = make_run(tmp_path, 3)
-    with workplace(find_subject("job", tmp_path, None)) as (place, weights):
+    with workplace("job", tmp_path, None) as work:
         shutil.rmtree(run.weights)
-        assert (weights / "model.safetensors").read_bytes() == b"weights"
-        with workplace(find_subject("job", tmp_path, 0)):
-            assert weights.is_dir(), "another evaluation removes nothing that is in use"
+        assert (work.subject.version, (work.weights / "model.safetensors").read_bytes()) == (3, b"weights")
+        with workplace("job", tmp_path, 0):
+            assert work.weights.is_dir(), "another evaluation removes nothing that is in use"
     assert list(run.work.iterdir()) == []
-    with (
-        pytest.raises(UserError, match=r"publish\.keep_versions"),
-        workplace(replace(find_subject("job", tmp_path, 0), weights=run.weights / "v000003", version=3)),
-    ):
-        raise AssertionError("there is nothing to work on")
-    (run.work / "eval-killed").mkdir()
+
+
+def test_what_a_killed_evaluation_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run.work / "eval-killed").mkdir(parents=True)
     (run.work / "eval-killed" / "lock").touch()
-    with workplace(find_subject("job", tmp_path, 0)):
-        assert not (run.work / "eval-killed").exists()
-    assert place.path.parent == run.work
+    with workplace("job", tmp_path, None) as work:
+        assert [path.name for path in run.work.iterdir()] == [work.place.name]
+
+
+def test_weights_that_go_while_they_are_linked_give_way_to_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path, 3, 4)
+    link = shutil.copytree
+
+    def gone(source: Path, target: Path, **options: Any) -> Any:
+        if source.name == "v000004":
+            shutil.rmtree(source)
+        return link(source, target, **options)
+
+    monkeypatch.setattr(shutil, "copytree", gone)
+    with workplace("job", tmp_path, None) as work:
+        assert work.subject.version == 3
+    with pytest.raises(UserError, match="kept: 0, 3"), workplace("job", tmp_path, 4):
+        raise AssertionError("there is nothing to work on")
 
 
 def make_task(folder: Path, name: str, script: str = "true") -> Task:

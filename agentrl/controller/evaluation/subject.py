@@ -19,6 +19,8 @@ from agentrl.model.config import Recipe
 
 _LEDGER = "evaluations.sqlite"
 _SCRATCH = "eval-"
+_TRIES = 5
+"""To link weights that a live run may remove."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,17 @@ class Subject:
     """Where results go."""
     run: RunDirectory | None
     """None: a folder of weights of no run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """Where an evaluation works."""
+
+    subject: Subject
+    place: RunDirectory
+    """For what it writes and starts; removed at its end."""
+    weights: Path
+    """The subject's, which stay as they are until then."""
 
 
 def is_weights(folder: Path) -> bool:
@@ -99,35 +112,37 @@ def with_weights(config: JobConfig, weights: Path) -> JobConfig:
 
 
 @contextmanager
-def workplace(subject: Subject) -> Iterator[tuple[RunDirectory, Path]]:
-    """A directory for what an evaluation writes and starts, and the folder of its weights, which stay as they are.
+def workplace(what: str, runs_dir: Path, version: int | None) -> Iterator[Workplace]:
+    """As `find_subject`, with a place to work in. What an evaluation that was killed has left is removed on the way.
 
     A live run removes old versions, and may do so while an engine loads them: so what it has published is linked here,
-    or copied where the file system has no links. What an evaluation that was killed has left is removed on the way.
-    Raises UserError if the weights are gone.
+    or copied where the file system has no links. Raises UserError if the weights are gone.
     """
-    parent = subject.run.work if subject.run is not None else None
-    if parent is not None:
-        parent.mkdir(parents=True, exist_ok=True)
-        _remove_left(parent)
-    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=parent) as scratch:
+    run = find_subject(what, runs_dir, version).run
+    if run is not None:
+        run.work.mkdir(parents=True, exist_ok=True)
+        _remove_left(run.work)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=None if run is None else run.work) as scratch:
         place = RunDirectory(Path(scratch))
         with _held(place.path):
+            subject, weights = _take_weights(what, runs_dir, version, place)
             place.logs = subject.ledger.parent / "evaluation-logs"  # which stay
-            weights = subject.weights
-            if subject.run is not None and subject.version > 0:
-                weights = place.weights / subject.weights.name
-                _link(subject.weights, weights)
-            yield place, weights
+            yield Workplace(subject=subject, place=place, weights=weights)
 
 
-def _link(source: Path, target: Path) -> None:
-    try:
-        shutil.copytree(source, target, copy_function=_link_file)
-    except (OSError, shutil.Error) as error:
-        raise UserError(
-            f"{source}: cannot be read any more: {error}", hint="a live run keeps publish.keep_versions versions"
-        ) from error
+def _take_weights(what: str, runs_dir: Path, version: int | None, place: RunDirectory) -> tuple[Subject, Path]:
+    """The newest version may be an old one, and gone, by the time it is linked: then there is a newer one."""
+    for _ in range(_TRIES):
+        subject = find_subject(what, runs_dir, version)
+        if subject.run is None or subject.version == 0:
+            return subject, subject.weights
+        target = place.weights / subject.weights.name
+        try:
+            shutil.copytree(subject.weights, target, copy_function=_link_file, dirs_exist_ok=True)
+        except (OSError, shutil.Error):
+            continue
+        return subject, target
+    raise UserError(f"{subject.weights}: removed by its run", hint="it keeps the newest publish.keep_versions versions")
 
 
 def _link_file(source: str, target: str) -> None:
