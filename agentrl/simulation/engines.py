@@ -58,6 +58,7 @@ class SimulatedEngines:
     async def _keep_one(self, role: str, fleet: Fleet) -> None:
         await asyncio.sleep(self._start_s)
         while True:
+            await fleet.until_startable(role)
             engine = SimulatedEngine(role, self._law, self._speaker, version=fleet.start_weights(role).version)
             self._lost[role].clear()
             self._up[role] = engine

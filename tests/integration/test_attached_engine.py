@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 
 from agentrl.config.schema import JobConfig
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
 from agentrl.controller.lifecycle.supervise import AttachedEngine
-from agentrl.errors import ProcessFailed
+from agentrl.errors import ProcessFailed, UserError
+from agentrl.inference.attached import check_attached
 from agentrl.inference.config import EngineBackend, InferenceConfig
 from agentrl.inference.engine import SamplingParams
 from agentrl.observe.events import Observers
@@ -36,13 +39,14 @@ def attached(url: str, *, patience_s: float) -> AttachedEngine:
     return AttachedEngine(0, url, JobConfig(inference=inference), observer=Observers())
 
 
-def fleet_of(engine: AttachedEngine, weights: Weights) -> Fleet:
+def fleet_of(engine: AttachedEngine, weights: Weights, swing: Collection[str] = ()) -> Fleet:
     return Fleet(
         weights,
         ActiveTime(),
         turn_timeout_s=30.0,
         control_timeout_s=30.0,
         on_failure=lambda role: engine.report_failure(),
+        swing=swing,
     )
 
 
@@ -61,6 +65,37 @@ async def test_an_attached_server_serves_the_runs_version_and_outlives_the_run(
     assert server.process.poll() is None
 
 
+async def test_a_server_that_is_restarted_while_it_is_lent_gives_its_memory_up_again(
+    model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    with running_engine(model, tmp_path / "first") as first:
+        port = urlsplit(first.url).port
+        engine = attached(first.url, patience_s=60.0)
+        fleet = fleet_of(engine, Weights(str(model), 3), swing=("engine-0",))
+        keeping = asyncio.create_task(engine.keep(fleet))
+        await fleet.wait_up()
+        await fleet.lend()
+        first.process.kill()
+        first.process.wait()
+        with running_engine(model, tmp_path / "second", "--port", str(port)) as second:
+            while not await released(second.url):  # noqa: ASYNC110 (what is waited for happens in the engine)
+                await asyncio.sleep(0.05)
+            await fleet.take_back()
+            await fleet.wait_up()
+            generation = await fleet.sample("e-0000", "e-0000.t000", [20, 21, 22], SamplingParams(max_new_tokens=4))
+            assert set(generation.versions) == {3}
+        keeping.cancel()
+        await asyncio.wait({keeping})
+
+
+async def released(url: str) -> bool:
+    """Whether its memory is given up, as its /health_generate says."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/health_generate") as reply:
+        return reply.status == 503
+
+
 async def test_a_server_that_is_gone_ends_the_run_only_after_its_time(server: EngineProcess, model: Path) -> None:
     engine = attached(server.url, patience_s=3.0)
     fleet = fleet_of(engine, Weights(str(model), 0))
@@ -73,3 +108,11 @@ async def test_a_server_that_is_gone_ends_the_run_only_after_its_time(server: En
     with pytest.raises(ProcessFailed, match="no answer to /health"):
         await keeping
     sampling.cancel()
+
+
+def test_a_dead_url_is_found_before_anything_starts(server: EngineProcess) -> None:
+    check_attached([server.url])
+    server.process.kill()
+    server.process.wait()
+    with pytest.raises(UserError, match=r"inference\.urls: http.*start the server"):
+        check_attached([server.url])

@@ -261,3 +261,34 @@ def test_gpu_time_of_every_lane_adds_up_to_the_run(swing: str, tmp_path: Path) -
         assert all(row.realised_s is not None for row in last.values())
 
     simulate(main(), seed=0)
+
+
+def test_a_swing_engine_is_not_started_while_the_trainer_has_its_memory() -> None:
+    async def main() -> None:
+        fleet = new_fleet()
+        await two_engines(fleet)
+        await fleet.lend()
+        starting = asyncio.create_task(fleet.until_startable("swing"))
+        await fleet.until_startable("dedicated")
+        await asyncio.sleep(5000)
+        assert not starting.done()
+        await fleet.take_back()
+        await starting
+
+    simulate(main(), seed=0)
+
+
+def test_a_lent_engine_that_failed_is_told_again_to_give_up_its_memory() -> None:
+    async def main() -> None:
+        fleet = new_fleet()
+        swing, _ = await two_engines(fleet)
+        await fleet.lend()
+        fleet.dismiss("swing")
+        await swing.resume_memory()  # as a restart does
+        await fleet.admit(swing)
+        assert fleet.state("swing") is EngineState.LENT
+        assert swing._released
+        await fleet.take_back()
+        assert (await sample(fleet, "e")).versions[-1] == 0
+
+    simulate(main(), seed=0)

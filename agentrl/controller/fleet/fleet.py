@@ -109,6 +109,9 @@ class Fleet:
         self._gate = asyncio.Event()
         self._gate.set()
         self._any_up = asyncio.Event()
+        self._all_ours = asyncio.Event()
+        self._all_ours.set()
+        """No engine is lent."""
         self._on_change: Callable[[], None] = lambda: None
         self._on_state: Callable[[], None] = lambda: None
 
@@ -163,11 +166,21 @@ class Fleet:
             return EngineState.HELD
         return EngineState.BUSY if member.busy else EngineState.FREE
 
+    def version_of(self, name: str) -> int | None:
+        """Policy version that an engine in the fleet was last known to serve; None: not known."""
+        member = self._members.get(name)
+        return member.holds.version if member is not None and member.holds is not None else None
+
     async def wait_up(self) -> None:
         """Until at least one engine is in service."""
         await self._any_up.wait()
 
     # --- engines come and go
+
+    async def until_startable(self, name: str) -> None:
+        """Until a server for this engine may be started: while it is lent, its memory is the trainer's."""
+        if name in self.swing:
+            await self._all_ours.wait()
 
     def start_weights(self, name: str) -> Weights:
         """What a new server for this engine must be started on. Their folder is in use from now on, until the engine
@@ -426,6 +439,7 @@ class Fleet:
         if self._lent:
             return
         self._lent = self._crowded = True
+        self._all_ours.clear()
         members = [self._members[name] for name in self.swing if name in self._members]
         self._leave(*self.swing)
         await self._each("lend", members, self._switch)
@@ -435,6 +449,7 @@ class Fleet:
         if not self._lent:
             return
         self._lent = False
+        self._all_ours.set()
         self._on_state()
         members = [self._members[name] for name in self.swing if name in self._members]
         await self._each("take back", members, self._switch)

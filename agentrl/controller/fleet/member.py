@@ -75,8 +75,9 @@ class Member:
         return bool(self._open)
 
     def distrust(self) -> None:
-        """Something failed: whether it is paused, and what it serves, is to be asked again."""
+        """Something failed: whether it is paused, has its memory, and what it serves, is to be asked again."""
         self._pause_known = False
+        self.lent = False
         self.holds = self._proven = None
 
     async def bring(self, weights: Weights, duty: Duty) -> None:
@@ -90,7 +91,9 @@ class Member:
             await self.hold(PauseMode.ABORT)
         if self._released:
             await self.engine.resume_memory()
-            self._released = False
+            # What is in it now is not what was there, even if it says the same version.
+            self._released, self._damaged = False, True
+            self.holds = self._proven = None
         await self.serve(weights)
         await self._prove(weights)
         await self.hold(PauseMode.ABORT if duty is Duty.HOLD else None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentrl.config.schema import JobConfig
 from agentrl.errors import UserError
+from agentrl.inference.attached import check_attached
 from agentrl.inference.config import EngineBackend
 from agentrl.inference.sglang_checks import check_environment
 from agentrl.model.config import Recipe
@@ -35,6 +36,8 @@ def preflight(config: JobConfig, *, state_dir: Path | None = None) -> list[str]:
         check_host()
     if config.inference.backend is EngineBackend.sglang:
         check_environment(config.inference.sglang)
+    elif config.inference.backend is EngineBackend.attached:
+        check_attached(config.inference.urls)
     return check_inputs(config, left=left)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import contextlib
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,14 +11,14 @@ from pathlib import Path
 from agentrl.cluster.cluster import Cluster, Process, ProcessSpec
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import num_swing
-from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.fleet.fleet import EngineState, Fleet
 from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.errors import EngineError, ProcessFailed
 from agentrl.inference.client import SGLangClient
 from agentrl.inference.config import EngineBackend
 from agentrl.inference.engine import Engine
-from agentrl.inference.servers import server_program
+from agentrl.inference.servers import Listen, server_program
 from agentrl.observe.events import Observer, ProcessChanged
 from agentrl.trainer.job import ExitCode, ExitReport, TrainerJob
 
@@ -45,10 +45,14 @@ class EngineSupervisor:
         self._cluster = cluster
         self._observer = observer
         self._log = run.logs / f"{self.role}.log"
+        place = cluster.place(self.role)
+        sglang = config.inference.sglang
         self._server = server_program(
             config.inference,
-            index=index,
-            python=sys.executable,
+            python=place.python,
+            sglang_python=place.sglang_python or sglang.python,
+            first_gpu=0 if place.own_gpus else index * sglang.gpus_per_engine,
+            listen=Listen(host=place.host, port=place.port),
             seed=config.seed,
             swing=index < num_swing(config.schedule.swing, config.inference.num_engines),
             ready_file=run.work / f"{self.role}.ready.json",
@@ -92,6 +96,7 @@ class EngineSupervisor:
         return f"failed requests {_MAX_DOUBTS} times"
 
     async def _start(self, fleet: Fleet) -> Process:
+        await fleet.until_startable(self.role)
         weights = fleet.start_weights(self.role)
         command = self._server.command(weights.path, weights.version)
         spec = ProcessSpec(role=self.role, argv=command.argv, env=command.env, log=self._log)
@@ -102,7 +107,7 @@ class EngineSupervisor:
         exited = asyncio.create_task(process.wait())
         try:
             async with asyncio.timeout(self._inference.startup_timeout_s):
-                while (url := await self._server.ready()) is None:
+                while process.address is None or (url := await self._server.ready(process.address)) is None:
                     if exited.done():
                         raise EngineError(f"exited with {exited.result()} before it served: {log_tail(self._log)}")
                     await asyncio.sleep(_POLL_S)
@@ -152,11 +157,35 @@ class AttachedEngine:
                 self._say("starting", self._url)
                 await self._until_admitted(engine, fleet)
                 self._say("up")
-                await self._failed.wait()
-                self._say("down", "failed a request")
+                self._say("down", await self._until_lost(engine, fleet))
+                fleet.dismiss(self.role)
         finally:
             fleet.dismiss(self.role)
             await engine.close()
+
+    async def _until_lost(self, engine: SGLangClient, fleet: Fleet) -> str:
+        """Until the fleet reports a failure, or the server is not the one that was lent. Returns why it is lost.
+
+        Nobody asks anything of a lent engine: whoever restarts it then gives it memory that the trainer has.
+        """
+        lent_with: int | None = None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ATTACH_POLL_S):
+                    await self._failed.wait()
+                return "failed a request"
+            if fleet.state(self.role) is not EngineState.LENT:
+                lent_with = None
+                continue
+            try:
+                version = await engine.version()
+            except EngineError as error:
+                return f"lost while it was lent: {error}"
+            if lent_with is None:
+                lent_with = fleet.version_of(self.role)
+            if lent_with not in (None, version):
+                return f"was restarted while it was lent: it serves version {version}, not {lent_with}"
+            lent_with = version
 
     async def _until_admitted(self, engine: SGLangClient, fleet: Fleet) -> None:
         problem = "no answer to /health"
@@ -242,12 +271,13 @@ class TrainerSupervisor:
         """One life of the job. None: it finished; else why it ended."""
         ExitReport.path(self._job_file).unlink(missing_ok=True)
         self._desk.asked.clear()
+        python = self._cluster.place(self.role).python
+        torchrun = self._cluster.torchrun(self._job.trainer.world_size)
         self._process = await self._cluster.start(
             ProcessSpec(
                 role=self.role,
                 argv=[
-                    sys.executable, "-m", "torch.distributed.run", "--standalone",
-                    "--nproc-per-node", str(self._job.trainer.world_size),
+                    python, "-m", "torch.distributed.run", *torchrun,
                     "-m", "agentrl.trainer", "--job", str(self._job_file),
                 ],
                 env={"OMP_NUM_THREADS": str(self._job.trainer.threads)},
