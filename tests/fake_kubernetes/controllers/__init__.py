@@ -1,0 +1,1 @@
+"""What works behind the API: it sees every change, and writes others."""

@@ -1,0 +1,226 @@
+"""Everything of a cluster, put together on one loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .access import Access
+from .admission import Admission
+from .api import Api, DeleteOptions
+from .controllers.garbage import GarbageCollector
+from .controllers.namespaces import Namespaces
+from .errors import Object
+from .events import Recorder
+from .eviction import EvictionHandler
+from .exec import ExecHandler
+from .http import Front
+from .kubelet import Kubelet
+from .law import PodLaw
+from .law_runtime import LawRuntime
+from .logs import LogHandler
+from .pod_status import set_condition
+from .process_runtime import ImageRule, ProcessRuntime
+from .resources import NAMESPACES, NODES, PODS, STORAGE_CLASSES, Catalog
+from .runtime import Runtime
+from .scheduler import Scheduler
+from .server import HOST, Certificates, Server
+from .store import Change, Store, now_text
+
+OWN_LABELS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+NODE_INFO = {
+    "kubeletVersion": "v1.36.2",
+    "kubeProxyVersion": "v1.36.2",
+    "containerRuntimeVersion": "containerd://2.1.4",
+    "osImage": "Debian GNU/Linux 12",
+    "kernelVersion": "6.1.0",
+    "operatingSystem": "linux",
+    "architecture": "amd64",
+}
+CALM = {
+    "MemoryPressure": "KubeletHasSufficientMemory",
+    "DiskPressure": "KubeletHasNoDiskPressure",
+    "PIDPressure": "KubeletHasSufficientPID",
+}
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """A node. ``resources`` is what pods can have of it beside CPU, memory and a number of pods."""
+
+    name: str
+    cpu: str = "64"
+    memory: str = "256Gi"
+    pods: int = 1000
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[Object, ...] = ()
+    resources: dict[str, str] = field(default_factory=dict)
+
+
+class Machine:
+    """The store, the API before it, and all that works behind it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        serve: Iterable[str],
+        nodes: Iterable[NodeSpec],
+        images: Iterable[ImageRule] | None,
+        law: PodLaw,
+        history: int,
+        bookmark_s: float,
+    ) -> None:
+        self.folder = folder
+        self.store = Store(history)
+        self.catalog = Catalog(serve)
+        self.access = Access(self.store)
+        self.admission = Admission(self.store)
+        self.api = Api(self.store, self.catalog, self.access, self.admission)
+        self.recorder = Recorder(self.store)
+        self.front = Front(self.api, bookmark_s=bookmark_s)
+        self.certificates = Certificates(folder)
+        self.server = Server(self.front, self.certificates)
+        rules = None if images is None else tuple(images)
+
+        def make_runtime(law: object) -> Runtime:
+            return ProcessRuntime(rules) if rules is not None else LawRuntime(law)  # type: ignore[arg-type]
+
+        self.kubelet = Kubelet(
+            folder / "run", self.access, self.recorder, law,
+            make_runtime=make_runtime, base_env=self._base_env, hosts=self._hosts,
+        )  # fmt: skip
+        self.scheduler = Scheduler(self.api, self.recorder, lambda: self.kubelet.law)
+        self.exec = ExecHandler(self.kubelet)
+        self.front.subresources |= {
+            ("pods", "exec"): self.exec,
+            ("pods", "log"): LogHandler(self.kubelet),
+            ("pods", "eviction"): EvictionHandler(self.api),
+        }
+        self.namespaces = Namespaces(self.api, self.certificates.ca_file.read_text())
+        self.garbage = GarbageCollector(self.api)
+        self._nodes = tuple(nodes)
+        self._changed = asyncio.Event()
+        for part in (self.scheduler, self.kubelet, self.namespaces, self.garbage):
+            self.store.listen(part.see)
+        self.store.listen(self._note)
+
+    async def start(self) -> None:
+        for name in ("default", "kube-system", "kube-node-lease", "kube-public"):
+            self.namespaces.make(name)
+        self.store.create(STORAGE_CLASSES, _storage_class())
+        for node in self._nodes:
+            self.add_node(node)
+        await self.server.start()
+
+    async def stop(self) -> None:
+        await self.server.stop()
+        self.scheduler.close()
+        self.garbage.close()
+        await self.kubelet.close()
+
+    async def next_change(self) -> None:
+        """Wait until something was written."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def forget_history(self) -> None:
+        self.store.forget_history()
+        self.api.forget_pages()
+
+    def add_node(self, spec: NodeSpec) -> None:
+        number = len(self.store.list(NODES)) + 1
+        room = {
+            "cpu": spec.cpu,
+            "memory": spec.memory,
+            "pods": str(spec.pods),
+            "ephemeral-storage": "100Gi",
+            **spec.resources,
+        }
+        node: Object = {
+            "metadata": {
+                "name": spec.name,
+                "labels": {**OWN_LABELS, "kubernetes.io/hostname": spec.name, **spec.labels},
+            },
+            "spec": {"taints": list(spec.taints)} if spec.taints else {},
+            "status": {
+                "capacity": room,
+                "allocatable": room,
+                "addresses": [
+                    {"type": "InternalIP", "address": f"127.11.0.{number}"},
+                    {"type": "Hostname", "address": spec.name},
+                ],
+                "nodeInfo": {**NODE_INFO, **dict.fromkeys(("bootID", "machineID", "systemUUID"), spec.name)},
+            },
+        }  # fmt: skip
+        for kind, reason in CALM.items():
+            set_condition(node, kind, "False", reason)
+        set_condition(node, "Ready", "True", "KubeletReady", "kubelet is posting ready status")
+        self.store.create(NODES, node)
+
+    async def lose_node(self, name: str, *, remove: bool) -> None:
+        for pod in await self.kubelet.lose_node(name):
+            meta = pod["metadata"]
+
+            def mark(thing: Object) -> None:
+                set_condition(thing, "Ready", "False", "NodeNotReady", "Node is not ready")
+                said = "Taint manager: deleting due to NoExecute taint"
+                set_condition(thing, "DisruptionTarget", "True", "DeletionByTaintManager", said)
+
+            self.store.change(PODS, meta["namespace"], meta["name"], mark)
+            self.recorder.say(pod, "Warning", "NodeNotReady", "Node is not ready", component="node-controller")
+            said = f"Marking for deletion Pod {meta['namespace']}/{meta['name']}"
+            self.recorder.say(pod, "Normal", "TaintManagerEviction", said, component="taint-eviction-controller")
+            self.api.delete(PODS, meta["namespace"], meta["name"], DeleteOptions())
+        if remove:
+            self.store.remove(NODES, "", name)
+            self._collect_orphans(name)
+
+    def _collect_orphans(self, node: str) -> None:
+        """Pods of a node that is no more: what the pod garbage collector does."""
+        for pod in self.store.list(PODS):
+            if pod["spec"].get("nodeName") != node:
+                continue
+            meta = pod["metadata"]
+
+            def fail(thing: Object) -> None:
+                if thing["status"]["phase"] not in ("Succeeded", "Failed"):
+                    thing["status"]["phase"] = "Failed"
+                    said = "PodGC: node no longer exists"
+                    set_condition(thing, "DisruptionTarget", "True", "DeletionByPodGC", said)
+
+            self.store.change(PODS, meta["namespace"], meta["name"], fail)
+            self.store.remove(PODS, meta["namespace"], meta["name"])
+
+    def _note(self, _: Change) -> None:
+        self._changed.set()
+
+    def _base_env(self) -> dict[str, str]:
+        port = str(self.server.port)
+        return {
+            "KUBERNETES_SERVICE_HOST": HOST,
+            "KUBERNETES_SERVICE_PORT": port,
+            "KUBERNETES_SERVICE_PORT_HTTPS": port,
+            "KUBERNETES_PORT": f"tcp://{HOST}:{port}",
+        }
+
+    def _hosts(self, namespace: str) -> Path:
+        folder = self.folder / "run" / "hosts" / namespace
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "hosts").touch()
+        return folder
+
+
+def _storage_class() -> Object:
+    return {
+        "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "fake.example.com/folder",
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "Immediate",
+        "allowVolumeExpansion": True,
+    }
+
+
+__all__ = ["NAMESPACES", "Machine", "NodeSpec", "now_text"]
