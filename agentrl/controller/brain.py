@@ -167,7 +167,7 @@ def assemble(
         in_flight=config.publish.in_flight,
         probe_tolerance=tolerance(config.publish, config.inference.dtype),
         swing=engine_names(config)[: num_swing(config.schedule.swing, config.inference.num_engines)],
-        places=_places(config) if places is None else places,
+        places=places_for(config) if places is None else places,
     )
     desk = TrainerDesk(
         epoch=ledger.epoch,
@@ -250,7 +250,8 @@ class _Late:
             self.account.emit(event)
 
 
-def _places(config: JobConfig) -> Places:
+def places_for(config: JobConfig) -> Places:
+    """Empty ones, with the job's rules."""
     return Places(kv_share=config.schedule.kv_share, keep_s=config.schedule.keep_context_s)
 
 
