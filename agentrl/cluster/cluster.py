@@ -20,11 +20,29 @@ class ProcessSpec:
     """Its stdout and stderr are appended here."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What whoever writes a process's arguments must know of where the cluster will start it."""
+
+    python: str
+    """agentrl's own interpreter there."""
+    sglang_python: str | None
+    """The one that SGLang is installed for; None: the configured one."""
+    host: str
+    """Address that a server listens on."""
+    port: int
+    """Port that it listens on; 0: any free one."""
+    own_gpus: bool
+    """Whether a process sees no GPUs but its own."""
+
+
 class Process(Protocol):
     """A started process, with all its children."""
 
     @property
-    def pid(self) -> int: ...
+    def address(self) -> str | None:
+        """Host at which its server is reached, as it stands in a URL; None while it is not known."""
+        ...
 
     async def wait(self) -> int:
         """Exit code; negative for a signal."""
@@ -37,6 +55,14 @@ class Process(Protocol):
 
 class Cluster(Protocol):
     """Starts processes that end when the controller does, however it ends."""
+
+    def place(self, role: str) -> Place:
+        """Where processes of this role are started."""
+        ...
+
+    def torchrun(self, world_size: int) -> list[str]:
+        """Arguments of torchrun for so many ranks."""
+        ...
 
     async def start(self, spec: ProcessSpec) -> Process: ...
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Protocol
 
-from agentrl.cluster.cluster import Process, ProcessSpec
+from agentrl.cluster.cluster import Place, Process, ProcessSpec
+
+_LOOPBACK = "127.0.0.1"
 
 
 class ProcessBook(Protocol):
@@ -35,6 +38,10 @@ class LocalProcess:
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    @property
+    def address(self) -> str:
+        return _LOOPBACK
 
     @property
     def running(self) -> bool:
@@ -64,6 +71,12 @@ class LocalCluster:
     def __init__(self, book: ProcessBook) -> None:
         self._book = book
         self._children: list[LocalProcess] = []
+
+    def place(self, role: str) -> Place:
+        return Place(python=sys.executable, sglang_python=None, host=_LOOPBACK, port=0, own_gpus=False)
+
+    def torchrun(self, world_size: int) -> list[str]:
+        return ["--standalone", "--nproc-per-node", str(world_size)]
 
     async def start(self, spec: ProcessSpec) -> Process:
         spec.log.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from agentrl.config.lint import Finding, LintFacts
 from agentrl.config.lint import error as _error
 from agentrl.config.lint import warning as _warning
 from agentrl.config.lint_bare import BARE_RULES
+from agentrl.config.lint_kubernetes import KUBERNETES_RULES
 from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import InFlight, Stragglers, num_swing
@@ -417,5 +418,6 @@ RULES: tuple[Rule, ...] = (
     cpus_for_threads,
     ignored_settings,
     *BARE_RULES,
+    *KUBERNETES_RULES,
     *LEARNING_RULES,
 )

@@ -33,18 +33,28 @@ class ServerProgram(Protocol):
         """Start on these weights. Called before each start; what an earlier process left over is forgotten."""
         ...
 
-    async def ready(self) -> str | None:
-        """Address of the server once it answers, None before."""
+    async def ready(self, host: str) -> str | None:
+        """URL of the server once it answers at `host`, None before."""
         ...
 
 
-class EmbeddedServer:
-    """`python -m agentrl.inference.embedded`; it chooses its port and writes its address into a file."""
+@dataclass(frozen=True, kw_only=True)
+class Listen:
+    """Where a server listens."""
 
-    def __init__(self, config: InferenceConfig, *, python: str, seed: int, ready_file: Path) -> None:
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any free one."""
+
+
+class EmbeddedServer:
+    """`python -m agentrl.inference.embedded`; where it chooses its port, it writes it into a file."""
+
+    def __init__(self, config: InferenceConfig, *, python: str, seed: int, listen: Listen, ready_file: Path) -> None:
         self._config = config
         self._python = python
         self._seed = seed
+        self._listen = listen
         self._ready_file = ready_file
 
     def command(self, weights_path: str, version: int) -> ServerCommand:
@@ -55,7 +65,7 @@ class EmbeddedServer:
             self._python, "-m", "agentrl.inference.embedded",
             "--model-path", weights_path,
             "--weight-version", str(version),
-            "--host", "127.0.0.1", "--port", "0",
+            "--host", self._listen.host, "--port", str(self._listen.port),
             "--ready-file", str(self._ready_file),
             "--max-running-requests", str(config.max_running_requests),
             "--max-total-tokens", str(config.max_total_tokens),
@@ -65,7 +75,9 @@ class EmbeddedServer:
         ]  # fmt: skip
         return ServerCommand(argv, {"OMP_NUM_THREADS": str(config.threads)})
 
-    async def ready(self) -> str | None:
+    async def ready(self, host: str) -> str | None:
+        if self._listen.port:
+            return await _if_healthy(f"http://{host}:{self._listen.port}")
         if not self._ready_file.is_file():
             return None
         url: str = json.loads(self._ready_file.read_text())["url"]
@@ -73,25 +85,28 @@ class EmbeddedServer:
 
 
 class SGLangServer:
-    """`python -m sglang.launch_server` in SGLang's own environment, on a port that was free a moment before."""
+    """`python -m sglang.launch_server` in SGLang's own environment; a free port was free a moment before."""
 
-    def __init__(self, config: InferenceConfig, *, index: int, seed: int, swing: bool) -> None:
+    def __init__(
+        self, config: InferenceConfig, *, python: str, first_gpu: int, seed: int, swing: bool, listen: Listen
+    ) -> None:
         """`swing`: its memory is given up while the trainer works."""
         self._config = config
-        self._index = index
+        self._python = python
+        self._first_gpu = first_gpu
         self._seed = seed
         self._swing = swing
-        self._url = ""
+        self._listen = listen
+        self._port = 0
 
     def command(self, weights_path: str, version: int) -> ServerCommand:
         config, sglang = self._config, self._config.sglang
-        port = _free_port()
-        self._url = f"http://127.0.0.1:{port}"
+        self._port = self._listen.port or _free_port()
         argv = [
-            sglang.python, "-m", "sglang.launch_server",
+            self._python, "-m", "sglang.launch_server",
             "--model-path", str(Path(weights_path).resolve()),  # a relative path is taken for a name on a model hub
             "--weight-version", str(version),
-            "--host", "127.0.0.1", "--port", str(port),
+            "--host", self._listen.host, "--port", str(self._port),
             "--device", sglang.device.value,
             "--dtype", config.dtype.value,
             "--max-running-requests", str(config.max_running_requests),
@@ -112,30 +127,42 @@ class SGLangServer:
             env["SGLANG_USE_CPU_ENGINE"] = "1"
         return ServerCommand([*argv, *sglang.args], env)
 
-    async def ready(self) -> str | None:
-        timeout = aiohttp.ClientTimeout(total=_READY_TIMEOUT_S)
-        try:
-            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(self._url + "/health") as reply:
-                return self._url if reply.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
+    async def ready(self, host: str) -> str | None:
+        return await _if_healthy(f"http://{host}:{self._port}")
 
     def _cpu(self) -> list[str]:
         return ["--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--disable-overlap-schedule"]
 
     def _cuda(self) -> list[str]:
         gpus = self._config.sglang.gpus_per_engine
-        placed = ["--tp-size", str(gpus), "--base-gpu-id", str(self._index * gpus)]
+        placed = ["--tp-size", str(gpus), "--base-gpu-id", str(self._first_gpu)]
         return [*placed, "--enable-memory-saver"] if self._swing else placed
 
 
 def server_program(
-    config: InferenceConfig, *, index: int, python: str, seed: int, swing: bool, ready_file: Path
+    config: InferenceConfig,
+    *,
+    python: str,
+    sglang_python: str,
+    first_gpu: int,
+    seed: int,
+    swing: bool,
+    listen: Listen,
+    ready_file: Path,
 ) -> ServerProgram:
-    """The program of engine number `index`; not for attached servers. `python` is agentrl's own interpreter."""
+    """The program of one engine; not for attached servers. `python` is agentrl's own interpreter."""
     if config.backend is EngineBackend.sglang:
-        return SGLangServer(config, index=index, seed=seed, swing=swing)
-    return EmbeddedServer(config, python=python, seed=seed, ready_file=ready_file)
+        return SGLangServer(config, python=sglang_python, first_gpu=first_gpu, seed=seed, swing=swing, listen=listen)
+    return EmbeddedServer(config, python=python, seed=seed, listen=listen, ready_file=ready_file)
+
+
+async def _if_healthy(url: str) -> str | None:
+    timeout = aiohttp.ClientTimeout(total=_READY_TIMEOUT_S)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url + "/health") as reply:
+            return url if reply.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return None
 
 
 def _free_port() -> int:

@@ -9,16 +9,21 @@ import pytest
 
 from agentrl.errors import UserError
 from agentrl.inference.config import Device, EngineBackend, InferenceConfig, SGLangConfig
-from agentrl.inference.servers import SGLangServer
+from agentrl.inference.servers import Listen, SGLangServer
 from agentrl.inference.sglang_checks import PATHS, check_arguments, check_environment, missing_paths
 
 KNOWN = {"--attention-backend", "--enable-torch-compile", "--port"}
 
 
-def command(device: Device, *, index: int = 0, swing: bool = False, args: tuple[str, ...] = ()) -> list[str]:
+def command(
+    device: Device, *, index: int = 0, swing: bool = False, args: tuple[str, ...] = (), listen: Listen | None = None
+) -> list[str]:
     sglang = SGLangConfig(python="/env/python", device=device, gpus_per_engine=2, args=list(args))
     config = InferenceConfig(backend=EngineBackend.sglang, sglang=sglang)
-    return SGLangServer(config, index=index, seed=3, swing=swing).command("/weights/v000007", 7).argv
+    server = SGLangServer(
+        config, python="/env/python", first_gpu=2 * index, seed=3, swing=swing, listen=listen or Listen()
+    )
+    return server.command("/weights/v000007", 7).argv
 
 
 def value(argv: list[str], name: str) -> str:
@@ -81,3 +86,8 @@ def test_engines_on_gpus_get_their_own_and_give_memory_up_only_if_they_swing() -
 
 def test_further_arguments_come_last_so_that_they_win() -> None:
     assert command(Device.cpu, args=("--attention-backend=flashinfer",))[-1] == "--attention-backend=flashinfer"
+
+
+def test_a_server_listens_where_it_is_told_to() -> None:
+    argv = command(Device.cpu, listen=Listen(host="$(POD_IP)", port=30000))
+    assert (value(argv, "--host"), value(argv, "--port")) == ("$(POD_IP)", "30000")

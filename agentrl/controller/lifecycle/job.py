@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -204,7 +203,7 @@ async def prepare_weights(run: RunDirectory, config: JobConfig, cluster: Cluster
     job_file.parent.mkdir(parents=True, exist_ok=True)
     job_file.write_bytes(msgspec.json.encode(job))
     log = run.logs / "model.log"
-    argv = [sys.executable, "-m", "agentrl.model", "--job", str(job_file)]
+    argv = [cluster.place("model").python, "-m", "agentrl.model", "--job", str(job_file)]
     process = await cluster.start(ProcessSpec(role="model", argv=argv, log=log))
     if (code := await process.wait()) != 0:
         raise ProcessFailed(f"making the model ended with {code}: {log_tail(log)}", hint=f"its output is in {log}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +18,7 @@ from agentrl.errors import EngineError, ProcessFailed
 from agentrl.inference.client import SGLangClient
 from agentrl.inference.config import EngineBackend
 from agentrl.inference.engine import Engine
-from agentrl.inference.servers import server_program
+from agentrl.inference.servers import Listen, server_program
 from agentrl.observe.events import Observer, ProcessChanged
 from agentrl.trainer.job import ExitCode, ExitReport, TrainerJob
 
@@ -46,10 +45,14 @@ class EngineSupervisor:
         self._cluster = cluster
         self._observer = observer
         self._log = run.logs / f"{self.role}.log"
+        place = cluster.place(self.role)
+        sglang = config.inference.sglang
         self._server = server_program(
             config.inference,
-            index=index,
-            python=sys.executable,
+            python=place.python,
+            sglang_python=place.sglang_python or sglang.python,
+            first_gpu=0 if place.own_gpus else index * sglang.gpus_per_engine,
+            listen=Listen(host=place.host, port=place.port),
             seed=config.seed,
             swing=index < num_swing(config.schedule.swing, config.inference.num_engines),
             ready_file=run.work / f"{self.role}.ready.json",
@@ -104,7 +107,7 @@ class EngineSupervisor:
         exited = asyncio.create_task(process.wait())
         try:
             async with asyncio.timeout(self._inference.startup_timeout_s):
-                while (url := await self._server.ready()) is None:
+                while process.address is None or (url := await self._server.ready(process.address)) is None:
                     if exited.done():
                         raise EngineError(f"exited with {exited.result()} before it served: {log_tail(self._log)}")
                     await asyncio.sleep(_POLL_S)
@@ -268,12 +271,13 @@ class TrainerSupervisor:
         """One life of the job. None: it finished; else why it ended."""
         ExitReport.path(self._job_file).unlink(missing_ok=True)
         self._desk.asked.clear()
+        python = self._cluster.place(self.role).python
+        torchrun = self._cluster.torchrun(self._job.trainer.world_size)
         self._process = await self._cluster.start(
             ProcessSpec(
                 role=self.role,
                 argv=[
-                    sys.executable, "-m", "torch.distributed.run", "--standalone",
-                    "--nproc-per-node", str(self._job.trainer.world_size),
+                    python, "-m", "torch.distributed.run", *torchrun,
                     "-m", "agentrl.trainer", "--job", str(self._job_file),
                 ],
                 env={"OMP_NUM_THREADS": str(self._job.trainer.threads)},
