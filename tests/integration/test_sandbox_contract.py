@@ -269,6 +269,21 @@ async def test_freezing_stops_and_thawing_goes_on(sandbox: Sandbox) -> None:
     await until(goes_on)
 
 
+async def test_freezing_stops_those_that_fork_and_those_that_just_came(sandbox: Sandbox) -> None:
+    forking = "while :; do sh -c 'echo >> /app/ticks'; done"
+    await sandbox.exec(f'for i in 1 2 3; do setsid -f sh -c "{forking}" >/dev/null 2>&1; done', timeout_s=20)
+    await until_there(sandbox, "/app/ticks")
+    for _ in range(10):
+        coming = asyncio.create_task(sandbox.exec(["sh", "-c", "echo >> /app/ticks"], timeout_s=20))
+        await sandbox.freeze()
+        await asyncio.sleep(0.02)
+        frozen = await sandbox.read("/app/ticks")
+        await asyncio.sleep(0.02)
+        assert await sandbox.read("/app/ticks") == frozen
+        await sandbox.thaw()
+        assert (await coming).exit_code == 0
+
+
 async def test_a_commands_clock_stops_with_it(sandbox: Sandbox) -> None:
     running = asyncio.create_task(sandbox.exec("echo > begun; sleep 0.2; echo done", timeout_s=1.5))
     await until_there(sandbox, "/app/begun")

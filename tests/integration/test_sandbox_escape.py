@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.sandbox.provider import Sandbox
+from agentrl.sandbox.supervisor import first_process
 from tests.fixtures.sandboxes import MODES, SMALL, SPEC, bubblewrap, is_there
 
 
@@ -49,7 +50,7 @@ async def test_host_processes_are_not_there(sandbox: Sandbox) -> None:
     commands = await output(sandbox, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
     assert "python" not in commands and "pytest" not in commands
     assert (await output(sandbox, f"kill -9 {os.getpid()}")) != ""
-    assert (await output(sandbox, "cat /proc/1/comm")).strip() == "sleep"
+    assert (await output(sandbox, "cat /proc/1/comm")).strip() == first_process.NAME
 
 
 async def test_the_sandboxs_first_process_cannot_be_killed_from_inside(sandbox: Sandbox) -> None:

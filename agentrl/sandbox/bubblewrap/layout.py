@@ -61,8 +61,6 @@ FOLDERS = {
     "/var/log": "0755",
     "/var/tmp": "1777",
 }
-_FIRST_PROCESS = "echo up; exec env --ignore-signal=CHLD sleep infinity </dev/null >/dev/null 2>&1"
-"""Reports, then reaps orphans by ignoring them for ever. As pid 1 it cannot be killed from inside."""
 
 ENV = {
     "PATH": DEFAULT_PATH,
@@ -104,7 +102,7 @@ def root_place() -> str:
 
 
 def bwrap_argv(bwrap: str, *, disk_bytes: int, seccomp: bool, root: str | None, network: bool = False) -> list[str]:
-    """The command that becomes one sandbox, started as root of its user namespace. Sizes in bytes.
+    """The command that becomes one sandbox, started as root of its user namespace, up to what it runs. Sizes in bytes.
 
     `root`: where the supervisor has put its files together; None has bwrap do that. `network`: it has the host's.
     """
@@ -123,8 +121,7 @@ def bwrap_argv(bwrap: str, *, disk_bytes: int, seccomp: bool, root: str | None, 
         argv += ["--ro-bind", "/dev/null", path] if Path(path).exists() else []
     argv += ["--dev", "/dev"]
     argv += ["--perms", "1777", "--size", str(_SHM_MB << 20), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    argv += ["--chdir", "/", "--", "/bin/sh", "-c", _FIRST_PROCESS]
-    return argv
+    return [*argv, "--chdir", "/"]
 
 
 def base_files() -> list[Copy]:

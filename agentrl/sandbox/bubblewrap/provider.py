@@ -131,7 +131,7 @@ class BubblewrapProvider:
 
     async def _start(self, spec: SandboxSpec, snapshot: Snapshot | None) -> BubblewrapSandbox:
         try:
-            upload = await asyncio.to_thread(self._files, spec.image, snapshot is not None)
+            upload = await self._files(spec.image, from_snapshot=snapshot is not None)
         except (OSError, ValueError) as error:
             raise SandboxError(f"an image's files cannot be read: {error}") from error
         link = await self._supervision.link()
@@ -185,6 +185,8 @@ class BubblewrapProvider:
         try:
             await link.request(
                 "start",
+                upload.content,
+                entries=upload.entries,
                 box=box_id,
                 argv=bwrap_argv(
                     self._host.bwrap,
@@ -201,7 +203,6 @@ class BubblewrapProvider:
                 timeout_s=config.start_timeout_s,
                 lifetime_s=config.lifetime_s,
             )
-            await sandbox.put(upload)  # and it has answered
         except BaseException as error:
             await asyncio.shield(sandbox.close())
             if isinstance(error, OSError):
@@ -266,11 +267,12 @@ class BubblewrapProvider:
         """Remove what a build left: its files may belong to the sandboxes' users."""
         await (await self._supervision.link()).request("discard", folder=str(folder))
 
-    def _files(self, image: Image, from_snapshot: bool) -> Upload:
+    async def _files(self, image: Image, *, from_snapshot: bool) -> Upload:
         """What is put into a sandbox when it is up; the rest is in its layers. Raises OSError, ValueError."""
-        if from_snapshot:
-            image = replace(image, copies=())
-        files = image_files(image)
+        if from_snapshot or not image.copies:
+            files = image_files(replace(image, copies=()))
+        else:
+            files = await asyncio.to_thread(image_files, image)
         return files if self._host.overlay else joined([made_up_files(with_agent=self._host.ids.ranged), files])
 
     def _cpus(self, spec: SandboxSpec) -> float | None:

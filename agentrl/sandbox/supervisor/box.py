@@ -6,20 +6,22 @@ import contextlib
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable
+from typing import Any
 
 from agentrl.sandbox.death import Death
 from agentrl.sandbox.supervisor import frames
 from agentrl.sandbox.supervisor.cgroups import Cgroup, Limits
 from agentrl.sandbox.supervisor.command import Room
 from agentrl.sandbox.supervisor.connection import Connection
-from agentrl.sandbox.supervisor.door import open_door
-from agentrl.sandbox.supervisor.launch import launch
+from agentrl.sandbox.supervisor.door import let_in, open_door
+from agentrl.sandbox.supervisor.launch import WANTS_IDS, launch
 from agentrl.sandbox.supervisor.lifetime import Lifetime
 from agentrl.sandbox.supervisor.processes import describe_status, is_readable
 from agentrl.sandbox.supervisor.reactor import Reactor
 from agentrl.sandbox.supervisor.root import Root
-from agentrl.sandbox.supervisor.userns import IdMap
+from agentrl.sandbox.supervisor.userns import IdMap, map_range
 
 _REMOVE_RETRY_S = 0.005
 _REMOVE_TRIES = 2000
@@ -63,26 +65,29 @@ class Box:
         rlimits: bool,
         filter_program: bytes,
         start_id: int,
+        files: tuple[list[dict[str, Any]], bytes],
         start_timeout_s: float,
         lifetime_s: float,
         send: Send,
         reap: Callable[[], None],
         on_gone: Callable[[], None],
     ) -> None:
-        """`send` takes replies to the owner; that to `start_id` comes when the first process runs or never will.
+        """`send` takes replies to the owner; that to `start_id` comes when `files` are there, or never will be.
 
-        `root` is closed with the box; without one bwrap makes the files. `filter_program` stands before system calls,
-        empty for none. `reap` reaps adopted processes. Raises OSError when the machine has no processes or descriptors
-        left.
+        `files` are what `files.put` takes. `root` is closed with the box; without one bwrap makes the files.
+        `filter_program` stands before system calls, empty for none. `reap` reaps adopted processes. Raises OSError when
+        the machine has no processes or descriptors left.
         """
         self._reactor = reactor
-        self._ids, self._cgroup, self._limits, self._rlimits = ids, cgroup, limits, rlimits
-        self._filter_program = filter_program
+        self._ids, self._cgroup, self._files = ids, cgroup, files
         self._send = send
         self._reap = reap
         self._on_gone = on_gone
-        self._room: Room | None = None
+        self._first_fd: int | None = None
+        """Pidfd of its first process, once that runs."""
         self._door: Connection | None = None
+        """Once it may enter."""
+        self._door_socket: socket.socket | None = None
         self._door_pid = 0
         self._reason: str | None = None
         self.death: Death | None = None
@@ -100,10 +105,16 @@ class Box:
         self._launched = launch(argv, ids, cgroup, filter_program, root.enter if root is not None else None)
         self._outer_fd = os.pidfd_open(self._launched.pid)
         reactor.on_readable(self._outer_fd, self._outer_ended)
-        reactor.on_readable(self._launched.up_fd, self._first_process_runs)
+        reactor.on_readable(self._launched.up_fd, self._outer_says)
         late, old = f"did not start in {start_timeout_s:g} s", f"its lifetime of {lifetime_s:g} s is over"
         self._start_timer = reactor.call_later(start_timeout_s, lambda: self.kill(late))
         self._lifetime = Lifetime(reactor, lifetime_s, lambda: self.kill(old, Death.EXPIRED))
+        room = Room(ranged=ids.ranged, cgroup=cgroup, limits=limits, rlimits=rlimits, filter_program=filter_program)
+        try:
+            self._door_pid, self._door_socket = open_door(room)  # while bwrap is at work
+        except OSError as error:
+            problem = f"no process for its door: {error}"
+            reactor.call_later(0, lambda: self.kill(problem))  # whoever makes this box does not know its children yet
 
     @property
     def children(self) -> tuple[int, int]:
@@ -113,8 +124,8 @@ class Box:
     @property
     def pidfd(self) -> int:
         """Of its first process, once that runs."""
-        assert self._room is not None
-        return self._room.pidfd
+        assert self._first_fd is not None
+        return self._first_fd
 
     @property
     def reason(self) -> str:
@@ -224,7 +235,7 @@ class Box:
             return  # dying or gone already
         self._reason, self.death = reason, death
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._room.pidfd if self._room else self._outer_fd, signal.SIGKILL)
+            signal.pidfd_send_signal(self._outer_fd if self._first_fd is None else self._first_fd, signal.SIGKILL)
         self._reap_while_dying()
         if (self._frozen or self._held is not None) and self._cgroup.freezes:
             self._cgroup.freeze(False)  # the kill reached the sandbox; bwrap must run to see that
@@ -235,32 +246,31 @@ class Box:
             self._reap()
             self._reactor.call_later(_REMOVE_RETRY_S, self._reap_while_dying)
 
-    def _first_process_runs(self) -> None:
-        if not os.read(self._launched.up_fd, 16):
-            self._reactor.forget(self._launched.up_fd)
-            return  # its end: bwrap failed, and says so when it has ended
-        self.first_pid = json.loads(os.read(self._launched.info_fd, 4096))["child-pid"]
+    def _outer_says(self) -> None:
+        said = os.read(self._launched.up_fd, 16)
+        if said == WANTS_IDS:
+            try:
+                map_range(self._launched.pid, self._ids)
+                os.write(self._launched.ids_fd, b"!")
+            except OSError as error:
+                self.kill(f"cannot map its ids: {error}")
+            return
         self._reactor.forget(self._launched.up_fd)
+        if said and self._door_socket is not None:  # else bwrap failed, and says so when it has ended
+            self._first_process_runs(self._door_socket)
+
+    def _first_process_runs(self, door: socket.socket) -> None:
+        self.first_pid = json.loads(os.read(self._launched.info_fd, 4096))["child-pid"]
         try:
-            pidfd = os.pidfd_open(self.first_pid)
+            self._first_fd = os.pidfd_open(self.first_pid)
+            let_in(door, self._first_fd)
         except OSError as error:  # killed since it said that it runs
-            self.kill(f"its first process is gone: {error}")
+            self.kill(f"its first process or its door is gone: {error}")
             return
-        self._room = Room(
-            pidfd=pidfd,
-            ranged=self._ids.ranged,
-            cgroup=self._cgroup,
-            limits=self._limits,
-            rlimits=self._rlimits,
-            filter_program=self._filter_program,
-        )
-        try:
-            self._door_pid, sock = open_door(self._room)
-        except OSError as error:
-            self.kill(f"no process for its door: {error}")
-            return
-        self._door = Connection(self._reactor, sock, self._door_replies, self._door_ended)
-        self._reply({"id": self._start_id, "pid": self.first_pid}, b"")
+        self._door = Connection(self._reactor, door, self._door_replies, self._door_ended)
+        entries, content = self._files
+        self._files = [], b""
+        self._door.send({"id": self._start_id, "op": "put", "entries": entries}, content)
 
     def _door_replies(self, header: frames.Header, payload: bytes) -> None:
         if header["id"] == 0:
@@ -296,9 +306,9 @@ class Box:
         status = os.waitpid(self._launched.pid, 0)[1]
         if self._reason is None:
             self._reason, self.death = f"bwrap {describe_status(status)}", _death(status)
-        if self._room is not None:
+        if self._first_fd is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._room.pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(self._first_fd, signal.SIGKILL)
         self._close_door()
         said = self._stderr() if self._start_id is not None else ""
         message = f"{self._reason}: {said}" if said else self._reason
@@ -310,6 +320,8 @@ class Box:
     def _close_door(self) -> None:
         if self._door is not None:
             self._door.close()
+        elif self._door_socket is not None:
+            self._door_socket.close()
         if self._door_pid:
             os.kill(self._door_pid, signal.SIGKILL)
             os.waitpid(self._door_pid, 0)
@@ -322,7 +334,7 @@ class Box:
 
     def _remove(self, tries: int) -> None:
         self._reap()
-        first_gone = self._room is None or is_readable(self._room.pidfd)
+        first_gone = self._first_fd is None or is_readable(self._first_fd)
         if first_gone and self._cgroup.try_remove():
             self._leave(None)
         elif tries == 0:
@@ -333,10 +345,10 @@ class Box:
     def _leave(self, problem: str | None) -> None:
         self._lifetime.end()
         self._reactor.forget(self._launched.up_fd)
-        for fd in (self._launched.up_fd, self._launched.info_fd, self._launched.stderr_fd, self._outer_fd):
+        for fd in (*self._launched.fds, self._outer_fd):
             os.close(fd)
-        if self._room is not None:
-            os.close(self._room.pidfd)
+        if self._first_fd is not None:
+            os.close(self._first_fd)
         if self.root is not None:
             self.root.close()
         self._on_gone()

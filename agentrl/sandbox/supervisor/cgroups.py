@@ -3,6 +3,10 @@
 cgroup v2 where a writable group hands out the memory and pids controllers; else cgroup v1; else none, and only rlimits
 hold. In a hybrid machine the empty v2 hierarchy still freezes: v1's freezer is not used, because what it froze cannot
 be killed. The groups of one owner lie under one base folder per hierarchy, so that they can be removed by its name.
+
+To move a process the kernel waits until all its processors have passed through the scheduler (several milliseconds, of
+each start and each command), unless a thread of a v1 hierarchy moves itself. So v1 groups are joined that way, and a v2
+group that only freezes is joined when it does.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from pathlib import Path
 
 CPU_PERIOD_US = 100_000
 _REMOVE_WAIT_S = 5.0
+_MAX_SWEEPS = 50
 _V2_CONTROLLERS = ("memory", "pids", "cpu")
 
 
@@ -82,10 +87,18 @@ class Cgroup:
         """What `join` and `oom_kills` need; to be kept open in processes that call them."""
         self._join_fds: list[int] = []
         self._oom_fd: int | None = None
+        self._late: tuple[int, int] | None = None
+        """(`cgroup.freeze` to read, `cgroup.procs` to write) of a group that is joined only where it freezes."""
+        late = self._paths.get("freezer") if self._version == 1 else None
         try:
             for path in set(self._paths.values()):
                 path.mkdir()
-                self._join_fds.append(self._open(path / "cgroup.procs", os.O_WRONLY))
+                if path != late:
+                    file = "tasks" if self._version == 1 else "cgroup.procs"
+                    self._join_fds.append(self._open(path / file, os.O_WRONLY))
+            if late is not None:
+                freeze, procs = late / "cgroup.freeze", late / "cgroup.procs"
+                self._late = self._open(freeze, os.O_RDONLY), self._open(procs, os.O_WRONLY)
             if memory := self._paths.get("memory"):
                 name = "memory.events" if self._version == 2 else "memory.oom_control"
                 self._oom_fd = self._open(memory / name, os.O_RDONLY)
@@ -99,9 +112,11 @@ class Cgroup:
         return "freezer" in self._paths
 
     def join(self) -> None:
-        """Move the calling process into every group."""
+        """Move the calling process, which has one thread, into every group."""
         for fd in self._join_fds:
             os.write(fd, b"0")
+        if self._late is not None and os.pread(self._late[0], 1, 0) == b"1":
+            os.write(self._late[1], b"0")  # `freeze` may have looked for members before this was one
 
     def oom_kills(self) -> int:
         """Processes that the memory limit has killed so far."""
@@ -114,7 +129,17 @@ class Cgroup:
         return 0
 
     def freeze(self, frozen: bool) -> None:
-        (self._paths["freezer"] / "cgroup.freeze").write_text("1" if frozen else "0")
+        """Stop all its processes, or let them go on."""
+        freezer = self._paths["freezer"]
+        (freezer / "cgroup.freeze").write_text("1" if frozen else "0")
+        if frozen and self._late is not None:
+            for _ in range(_MAX_SWEEPS):  # what is in it cannot fork any more
+                outside = set(_words(self._paths["pids"] / "cgroup.procs")) - set(_words(freezer / "cgroup.procs"))
+                for pid in outside:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.write(self._late[1], pid.encode())
+                if not outside:
+                    break
 
     def try_remove(self) -> bool:
         """Kill what is left in the groups and remove them; False while a process is still in one."""

@@ -72,8 +72,6 @@ class Place(Protocol):
 class Room:
     """A `Place`: a running sandbox of namespaces as its door knows it."""
 
-    pidfd: int
-    """Of its first process."""
     ranged: bool
     """Whether it has users beside root; only then root has ROOT_CAPABILITIES."""
     cgroup: Cgroup

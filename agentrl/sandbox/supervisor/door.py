@@ -1,8 +1,9 @@
 """The door of a sandbox: a process that has entered it, and does there what the owner asks.
 
-Forked by the supervisor once the sandbox is up, it joins every namespace, but stays outside the process tree: only
-children of a process that enters a pid namespace belong to it. So the agent can neither see, signal nor impersonate it,
-and it is the true parent of each command: exit statuses come from the kernel. It ends when its socket does.
+Forked by the supervisor while the sandbox starts, it joins every namespace once that is up, but stays outside the
+process tree: only children of a process that enters a pid namespace belong to it. So the agent can neither see, signal
+nor impersonate it, and it is the true parent of each command: exit statuses come from the kernel. It ends when its
+socket does.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from agentrl.sandbox.supervisor.processes import close_other_fds, run_and_exit
 from agentrl.sandbox.supervisor.reactor import Reactor
 
 MAX_OPEN_FILES = 1024
+_COME_IN = b"!"
 
 
 def open_door(room: Room) -> tuple[int, socket.socket]:
-    """Fork a door. Returns its pid and the supervisor's end of its socket. Raises OSError."""
+    """Fork a door, which waits for `let_in`. Returns its pid and the supervisor's end of its socket. Raises OSError."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -36,9 +38,19 @@ def open_door(room: Room) -> tuple[int, socket.socket]:
     return pid, ours
 
 
+def let_in(sock: socket.socket, pidfd: int) -> None:
+    """Have the door at the other end of `sock` enter the sandbox of this first process. Raises OSError."""
+    socket.send_fds(sock, [_COME_IN], [pidfd])
+
+
 def _serve(room: Room, sock: socket.socket) -> None:
+    os.dup2(1, 2)  # the supervisor's 0 and 1 are /dev/null; its errors are not for here
+    close_other_fds((0, 1, 2, sock.fileno(), *room.cgroup.fds))
+    _, fds, _, _ = socket.recv_fds(sock, len(_COME_IN), 1)
+    if not fds:
+        return  # the sandbox did not come up
     try:
-        _enter(room, sock.fileno())
+        _enter(room, fds[0])
     except OSError as error:
         message = {"id": 0, "error": f"cannot enter the sandbox: {error}", "kind": "SandboxError", "errno": error.errno}
         sock.sendall(frames.encode(message))
@@ -46,16 +58,15 @@ def _serve(room: Room, sock: socket.socket) -> None:
     Door(room, sock).run()
 
 
-def _enter(room: Room, socket_fd: int) -> None:
-    os.dup2(1, 2)  # the supervisor's 0 and 1 are /dev/null; its errors are not for here
-    close_other_fds((0, 1, 2, socket_fd, room.pidfd, *room.cgroup.fds))
+def _enter(room: Room, pidfd: int) -> None:
     os.umask(0o022)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     syscalls.hide_memory()
-    syscalls.setns(room.pidfd, syscalls.SANDBOX_NAMESPACES)
+    syscalls.setns(pidfd, syscalls.SANDBOX_NAMESPACES)
+    os.close(pidfd)
     if room.ranged:
         os.setgroups([])
     os.setresgid(0, 0, 0)

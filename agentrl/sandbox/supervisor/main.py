@@ -88,7 +88,7 @@ class Server:
             return
         name = header["box"]
         if operation == "start":
-            self._start(name, header)
+            self._start(name, header, payload)
         elif operation == "close":
             self._close(name, header)
         elif name not in self._boxes:
@@ -108,7 +108,7 @@ class Server:
         else:
             self._boxes[name].request(header, payload)
 
-    def _start(self, name: str, header: frames.Header) -> None:
+    def _start(self, name: str, header: frames.Header, payload: bytes) -> None:
         limits = Limits(header["memory_bytes"], header["pids"], header["cpus"])
         cgroup = Cgroup(self._hierarchies, name, limits)
         root: Root | None = None
@@ -124,6 +124,7 @@ class Server:
                 rlimits=self._hierarchies.version == 0,
                 filter_program=seccomp.program() if header["seccomp"] else b"",
                 start_id=header["id"],
+                files=(header["entries"], payload),
                 start_timeout_s=header["timeout_s"],
                 lifetime_s=header["lifetime_s"],
                 send=self._connection.send,

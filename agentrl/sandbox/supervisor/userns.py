@@ -77,17 +77,27 @@ def subordinate(path: str) -> int | None:
     return None
 
 
-def enter_user_namespace(ids: IdMap) -> None:
-    """Become root of a new user namespace that maps `ids`, in which no further user namespace can be made."""
+def map_range(pid: int, ids: IdMap) -> None:
+    """Map `ids` into the new user namespace of a child. Raises OSError."""
+    # Two lines: root may be mapped apart from the others in our own namespace, and a line cannot span both.
+    lines = f"0 {ids.first} 1\n1 {ids.first + 1} {ids.count - 1}"
+    Path(f"/proc/{pid}/uid_map").write_text(lines)
+    Path(f"/proc/{pid}/gid_map").write_text(lines)
+
+
+def enter_user_namespace(ids: IdMap, *, ask: Callable[[], bool] | None = None) -> None:
+    """Become root of a new user namespace that maps `ids`, in which no further user namespace can be made.
+
+    `ask` has a process outside call `map_range`, and says whether that succeeded; None forks one that does.
+    """
     if ids.ranged:
-        # Two lines: root may be mapped apart from the others in our own namespace, and a line cannot span both.
-        lines = f"0 {ids.first} 1\n1 {ids.first + 1} {ids.count - 1}"
-
-        def write(pid: int) -> None:
-            Path(f"/proc/{pid}/uid_map").write_text(lines)
-            Path(f"/proc/{pid}/gid_map").write_text(lines)
-
-        _unshare_with(write, f"cannot map user ids {ids.first} to {ids.first + ids.count - 1}")
+        problem = f"cannot map user ids {ids.first} to {ids.first + ids.count - 1}"
+        if ask is None:
+            _unshare_with(lambda pid: map_range(pid, ids), problem)
+        else:
+            syscalls.unshare(syscalls.CLONE_NEWUSER)
+            if not ask():
+                raise PermissionError(problem)
         os.setgroups([])
     else:
         _unshare_alone(ids.first)
