@@ -166,7 +166,7 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         place = cluster.place("controller")
         await api.start(place.host, place.port)
         stack.push_async_callback(api.close)
-        job = _trainer_job(run, config, ledger.epoch, model, controller_url=api.url, token=token)
+        job = _trainer_job(run, config, ledger.epoch, model=model, controller_url=api.url, token=token)
         await brain.run(TrainerSupervisor(job, run=run, cluster=cluster, desk=brain.desk, observer=observer))
 
 
@@ -225,7 +225,7 @@ def _run_started(run: RunDirectory, config: JobConfig, recovered: Recovered) -> 
 
 
 def _trainer_job(
-    run: RunDirectory, config: JobConfig, epoch: int, model: Path, controller_url: str, token: str
+    run: RunDirectory, config: JobConfig, epoch: int, *, model: Path, controller_url: str, token: str
 ) -> TrainerJob:
     return TrainerJob(
         controller_url=controller_url,
