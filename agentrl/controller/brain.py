@@ -17,6 +17,8 @@ from agentrl.controller.balance.gpu_time import TRAINER
 from agentrl.controller.balance.switching import Switching
 from agentrl.controller.config import num_swing
 from agentrl.controller.controller import Controller, Trainer
+from agentrl.controller.evaluation.heldout import BEFORE
+from agentrl.controller.evaluation.standstill import Standstill
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.places import Places
@@ -63,6 +65,7 @@ class Brain:
     desk: TrainerDesk
     collector: Collector
     runner: EpisodeRunner
+    standstill: Standstill
     sandboxes: WarmPool
     dataset: Dataset
     ledger: Ledger
@@ -93,6 +96,7 @@ class Brain:
             ),
             trainer=trainer,
             runner=self.runner,
+            standstill=self.standstill,
             ledger=self.ledger,
             observer=self.observer,
             entropy=self.entropy,
@@ -118,7 +122,7 @@ class Brain:
     def _expect_first(self) -> None:
         """Have the first sandboxes started while the engines come up."""
         heldout = self.dataset.heldout[: self.config.schedule.eval_tasks]
-        if heldout and "before" not in self.recovered.evaluated:
+        if heldout and BEFORE not in self.recovered.evaluated:
             self.sandboxes.expect([(task.spec, 1) for task in heldout], due=len(heldout))
         else:
             self.collector.expect_first()
@@ -174,10 +178,11 @@ def assemble(
         load_batch=lambda step: load_batch(recovered.reader, recovered.reader.step(step)),
     )
     sandboxes = WarmPool(provider, config.sandbox, entropy=entropy, on_start=ledger.record_start)
+    standstill = Standstill(fleet)
     runner = EpisodeRunner(
         agent=config.agent,
         chat=chat,
-        sampler=fleet,
+        sampler=standstill,
         provider=sandboxes,
         recorder=LedgerRecords(ledger, progress),
         active_time=active_time,
@@ -209,6 +214,7 @@ def assemble(
         desk=desk,
         collector=collector,
         runner=runner,
+        standstill=standstill,
         sandboxes=sandboxes,
         dataset=dataset,
         ledger=ledger,

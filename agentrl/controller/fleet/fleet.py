@@ -148,6 +148,11 @@ class Fleet:
         loaded = (path for member in members for path in member.folders)
         return {self.weights.path, *self._started_on.values(), *loaded}
 
+    @property
+    def engines(self) -> list[Engine]:
+        """Those in service."""
+        return [member.engine for member in self._in_service()]
+
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Be told whenever an engine has come into service or left it. One listener."""
         self._on_change = on_change
@@ -363,17 +368,6 @@ class Fleet:
 
     def _active_now(self) -> float:
         return self._active_time.read(monotonic())
-
-    async def build(self) -> dict[str, str]:
-        """What the engines in service say of themselves. Raises EngineError; EngineMistrusted if not all the same."""
-        builds = {member.engine.name: await member.engine.build() for member in self._in_service()}
-        if not builds:
-            raise EngineError("no engine is in service")
-        (first, build), *others = builds.items()
-        for name, other in others:
-            if other != build:
-                raise EngineMistrusted(f"{name} is not built as {first} is: {other} against {build}")
-        return build
 
     def forget(self, episode: str) -> None:
         self._places.forget(episode)
