@@ -37,7 +37,8 @@ from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import Event, Observer, Observers, Warned
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.branch import Branch, Origin
-from agentrl.rollout.episode import ChatFormat, EpisodeRunner
+from agentrl.rollout.edges import ChatFormat
+from agentrl.rollout.episode import EpisodeRunner
 from agentrl.sandbox.provider import SandboxProvider
 from agentrl.sandbox.warm_pool import WarmPool
 from agentrl.tasks.dataset import Dataset
@@ -188,7 +189,7 @@ def assemble(
         active_time=active_time,
         snapshot_every_turns=config.sandbox.snapshot_every_turns,
         fork_groups=config.sandbox.fork_groups,
-        branch=None if origin is None else Branch(origin, config.agent, provider),
+        branch=None if origin is None else Branch(origin, config.agent, chat, provider),
     )
     collector = Collector(
         config,

@@ -34,8 +34,10 @@ from agentrl.inference.engine import Engine
 from agentrl.ledger.evaluations import EvaluationLedger, EvaluationStart, SampleRow
 from agentrl.observe.events import Event
 from agentrl.rollout.active_time import ActiveTime
+from agentrl.rollout.attempt import EpisodeSpec
 from agentrl.rollout.chat import Chat
-from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec, TurnRecord
+from agentrl.rollout.edges import TurnRecord
+from agentrl.rollout.episode import EpisodeResult, EpisodeRunner
 from agentrl.rollout.verdict import Verdict
 from agentrl.sandbox.choice import make_provider
 from agentrl.tasks.task import Task
