@@ -18,7 +18,6 @@ from agentrl.controller.balance.switching import Switching
 from agentrl.controller.config import num_swing
 from agentrl.controller.controller import Controller, Trainer
 from agentrl.controller.evaluation.heldout import BEFORE
-from agentrl.controller.evaluation.standstill import Standstill
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.places import Places
@@ -66,7 +65,6 @@ class Brain:
     desk: TrainerDesk
     collector: Collector
     runner: EpisodeRunner
-    standstill: Standstill
     sandboxes: WarmPool
     dataset: Dataset
     ledger: Ledger
@@ -97,7 +95,6 @@ class Brain:
             ),
             trainer=trainer,
             runner=self.runner,
-            standstill=self.standstill,
             ledger=self.ledger,
             observer=self.observer,
             entropy=self.entropy,
@@ -179,11 +176,10 @@ def assemble(
         load_batch=lambda step: load_batch(recovered.reader, recovered.reader.step(step)),
     )
     sandboxes = WarmPool(provider, config.sandbox, entropy=entropy, on_start=ledger.record_start)
-    standstill = Standstill(fleet)
     runner = EpisodeRunner(
         agent=config.agent,
         chat=chat,
-        sampler=standstill,
+        sampler=fleet,
         provider=sandboxes,
         recorder=LedgerRecords(ledger, progress),
         active_time=active_time,
@@ -215,7 +211,6 @@ def assemble(
         desk=desk,
         collector=collector,
         runner=runner,
-        standstill=standstill,
         sandboxes=sandboxes,
         dataset=dataset,
         ledger=ledger,

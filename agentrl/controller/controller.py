@@ -17,8 +17,7 @@ from typing import Protocol
 from agentrl.clock import monotonic, wall
 from agentrl.config.schema import JobConfig
 from agentrl.controller.balance.switching import Switching
-from agentrl.controller.evaluation.heldout import AFTER, BEFORE, between, due, evaluate
-from agentrl.controller.evaluation.standstill import Standstill
+from agentrl.controller.evaluation.heldout import AFTER, BEFORE, between, due, evaluate, is_evaluation
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.publication import ProbeOf
@@ -64,7 +63,6 @@ class Controller:
         switching: Switching,
         trainer: Trainer,
         runner: EpisodeRunner,
-        standstill: Standstill,
         ledger: Ledger,
         observer: Observer,
         entropy: Random,
@@ -81,7 +79,6 @@ class Controller:
         self._switching = switching
         self._trainer = trainer
         self._runner = runner
-        self._standstill = standstill
         self._ledger = ledger
         self._observer = observer
         self._entropy = entropy
@@ -169,6 +166,8 @@ class Controller:
             )
         )
         await self._publish(Weights(report.weights_path, row.step, self._probe_of(report.weights_path)))
+        if self._due(row.step):
+            await self._evaluate_between(row.step)
 
     async def _train(self, batch: TrainBatch) -> StepDone:
         """The trainer's report on a batch; a trainer that misses the step's deadline is restarted."""
@@ -190,7 +189,7 @@ class Controller:
         returns = last or self._switching.after_training(weights.version + 1)
         self._switching.publishing()
         if self._due(weights.version):
-            self._standstill.begin()
+            self._fleet.let_only(is_evaluation)
         async with asyncio.TaskGroup() as group:
             if returns:
                 group.create_task(self._switching.take_back())
@@ -224,7 +223,7 @@ class Controller:
         try:
             await self._evaluate(between(version))
         finally:
-            self._standstill.end()
+            self._fleet.let_only(None)
 
     async def _evaluate(self, label: str) -> None:
         """Once per label and run; nothing else acts meanwhile."""

@@ -11,7 +11,6 @@ from agentrl.rollout.attempt import EpisodeSpec
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.tasks.task import Task
 
-
 BEFORE, AFTER = "before", "after"
 _MARK = "e"
 """First letter of the ids of its episodes; those of training begin with a g."""
