@@ -271,7 +271,7 @@ async def test_freezing_stops_and_thawing_goes_on(sandbox: Sandbox) -> None:
 
 async def test_freezing_stops_those_that_fork_and_those_that_just_came(sandbox: Sandbox) -> None:
     forking = "while :; do sh -c 'echo >> /app/ticks'; done"
-    await sandbox.exec(f"for i in 1 2 3; do setsid -f sh -c \"{forking}\" >/dev/null 2>&1; done", timeout_s=20)
+    await sandbox.exec(f'for i in 1 2 3; do setsid -f sh -c "{forking}" >/dev/null 2>&1; done', timeout_s=20)
     await until_there(sandbox, "/app/ticks")
     for _ in range(10):
         coming = asyncio.create_task(sandbox.exec(["sh", "-c", "echo >> /app/ticks"], timeout_s=20))
