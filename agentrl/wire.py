@@ -20,7 +20,9 @@ MaskArray = npt.NDArray[np.uint8]
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """The token-exact record of one episode. Written by the rollout; read by the trainer and the ledger.
 
-    All four arrays have length T = prompt + sampled + observation tokens, in the order in which the model saw them.
+    All four arrays have length T = prompt + sampled + observation tokens, in the order in which the model saw them. An
+    episode is one sequence, unless its chat template or its history broke (docs/agents.md): then it is several, one
+    after the other. What a sequence repeats of another has mask 0, so every sampled token has mask 1 once.
     """
 
     episode: str
@@ -41,6 +43,31 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """int32[T]: policy version that sampled the token where mask is 1, else -1."""
     num_turns: int
     """Model generations in the episode."""
+    starts: tuple[int, ...] = (0,)
+    """Where each sequence begins."""
+
+    def sequences(self) -> list[Trajectory]:
+        """A record of one sequence for each of them, with all else as it is."""
+        if len(self.starts) == 1:
+            return [self]
+        ends = (*self.starts[1:], self.num_tokens)
+        return [self._part(start, end) for start, end in zip(self.starts, ends, strict=True)]
+
+    def _part(self, start: int, end: int) -> Trajectory:
+        return msgspec.structs.replace(
+            self,
+            ids=self.ids[4 * start : 4 * end],
+            mask=self.mask[start:end],
+            logprobs=self.logprobs[4 * start : 4 * end],
+            versions=self.versions[4 * start : 4 * end],
+            starts=(0,),
+        )
+
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest sequence: what an engine held of it at most."""
+        ends = (*self.starts[1:], self.num_tokens)
+        return max(end - start for start, end in zip(self.starts, ends, strict=True))
 
     def ids_array(self) -> IntArray:
         return np.frombuffer(self.ids, dtype=np.int32)
@@ -81,6 +108,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     mask: bytes
     logprobs: bytes
     versions: bytes
+    sequence: int = 0
+    """The one of the trajectory's sequences that it was appended to."""
 
 
 class TrainBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):

@@ -7,7 +7,8 @@ from pathlib import Path
 from agentrl.controller.scheduling.collector import write_end
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.ledger.ledger import Ledger
-from agentrl.rollout.episode import EpisodeResult, EpisodeSpec
+from agentrl.rollout.attempt import EpisodeSpec
+from agentrl.rollout.episode import EpisodeResult
 from agentrl.wire import NextRequest, RunFinished, StepDone, TrainBatch
 
 

@@ -192,19 +192,21 @@ def _score(
 
     import numpy as np
 
-    segment = stories.tokens(story.episode)
+    sequences = stories.tokens(story.episode)
     stories.close()
-    if segment is None or not any(segment.mask):
+    if not any(any(sequence.mask) for sequence in sequences):
         raise UserError(
             f"{story.episode}: its tokens are not kept any more, or it has none",
             hint="observe.keep_trajectories says for how long",
         )
     out = scratch / "score.json"
-    mask = np.frombuffer(segment.mask, dtype=np.uint8)
+    masks = [np.frombuffer(sequence.mask, dtype=np.uint8) for sequence in sequences]
     job = {
         "model_path": str(_weights(directory, version)),
-        "ids": np.frombuffer(segment.ids, dtype=np.int32).tolist(),
-        "mask": mask.tolist(),
+        "sequences": [
+            {"ids": np.frombuffer(sequence.ids, dtype=np.int32).tolist(), "mask": mask.tolist()}
+            for sequence, mask in zip(sequences, masks, strict=True)
+        ],
         "temperature": directory.load_config().agent.temperature,
         "out": str(out),
     }
@@ -215,8 +217,9 @@ def _score(
     if done.returncode != 0:
         raise UserError(f"scoring failed: {' '.join(done.stderr.strip().splitlines()[-1:])}")
     now = np.asarray(json.loads(out.read_text()))
-    then = np.frombuffer(segment.logprobs, dtype=np.float32)[mask == 1]
-    versions = np.frombuffer(segment.versions, dtype=np.int32)[mask == 1]
+    mask = np.concatenate(masks)
+    then = np.frombuffer(b"".join(s.logprobs for s in sequences), dtype=np.float32)[mask == 1]
+    versions = np.frombuffer(b"".join(s.versions for s in sequences), dtype=np.int32)[mask == 1]
     figures = _compare(then, now)
     if json_:
         tokens = [

@@ -35,7 +35,8 @@ from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import Event, Observer, Observers, Warned
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.branch import Branch, Origin
-from agentrl.rollout.episode import ChatFormat, EpisodeRunner
+from agentrl.rollout.edges import ChatFormat
+from agentrl.rollout.episode import EpisodeRunner
 from agentrl.sandbox.provider import SandboxProvider
 from agentrl.sandbox.warm_pool import WarmPool
 from agentrl.tasks.dataset import Dataset
@@ -166,7 +167,7 @@ def assemble(
         in_flight=config.publish.in_flight,
         probe_tolerance=tolerance(config.publish, config.inference.dtype),
         swing=engine_names(config)[: num_swing(config.schedule.swing, config.inference.num_engines)],
-        places=_places(config) if places is None else places,
+        places=places_for(config) if places is None else places,
     )
     desk = TrainerDesk(
         epoch=ledger.epoch,
@@ -183,7 +184,7 @@ def assemble(
         active_time=active_time,
         snapshot_every_turns=config.sandbox.snapshot_every_turns,
         fork_groups=config.sandbox.fork_groups,
-        branch=None if origin is None else Branch(origin, config.agent, provider),
+        branch=None if origin is None else Branch(origin, config.agent, chat, provider),
     )
     collector = Collector(
         config,
@@ -249,7 +250,8 @@ class _Late:
             self.account.emit(event)
 
 
-def _places(config: JobConfig) -> Places:
+def places_for(config: JobConfig) -> Places:
+    """Empty ones, with the job's rules."""
     return Places(kv_share=config.schedule.kv_share, keep_s=config.schedule.keep_context_s)
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from agentrl.clock import monotonic, wall
 from agentrl.config.schema import JobConfig
 from agentrl.controller.balance.switching import Switching
-from agentrl.controller.evaluate import evaluate
+from agentrl.controller.evaluation.heldout import evaluate
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.publication import ProbeOf
@@ -249,6 +249,6 @@ def weights_bytes(folder: Path) -> int:
 def prune_weights(folder: Path, *, keep: int, in_use: Collection[str] = ()) -> None:
     """Remove all but the newest `keep` published versions, and those that are in use. Nothing else removes any."""
     versions = sorted(path for path in folder.glob("v*") if path.is_dir())
-    for path in versions[: len(versions) - keep]:
+    for path in versions[: max(len(versions) - keep, 0)]:
         if str(path) not in in_use:
             shutil.rmtree(path)

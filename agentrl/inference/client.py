@@ -22,6 +22,12 @@ _KEEP_ALIVE_S = 4.0
 """Below the 5 s after which uvicorn drops an idle connection: so that a request never meets one being dropped."""
 _DETAIL_CHARS = 300
 
+_BUILD = (
+    "version", "device", "dtype", "quantization", "kv_cache_dtype", "torchao_config", "tp_size", "ep_size",
+    "attention_backend", "sampling_backend", "speculative_algorithm", "enable_deterministic_inference",
+)  # fmt: skip
+"""What /server_info tells of how a server computes; SGLang's names."""
+
 A = TypeVar("A")
 
 
@@ -152,6 +158,10 @@ class SGLangClient:
     async def version(self) -> int:
         self._serves = self._parse_version((await self._ask("GET", "/model_info", None, _ModelInfo)).weight_version)
         return self._serves
+
+    async def build(self) -> dict[str, str]:
+        told = await self._ask("GET", "/server_info", None, dict[str, Any])
+        return {name: str(told[name]) for name in _BUILD if told.get(name) is not None}
 
     async def healthy(self) -> bool:
         try:

@@ -124,6 +124,10 @@ class Engine(Protocol):
         """Policy version that the engine serves now."""
         ...
 
+    async def build(self) -> dict[str, str]:
+        """What of the server decides how equal weights sample, by name: its version, number formats, kernels."""
+        ...
+
     async def healthy(self) -> bool:
         """Whether the engine answers a health check; never raises."""
         ...

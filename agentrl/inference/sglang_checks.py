@@ -25,6 +25,7 @@ PATHS = (
     "/resume_memory_occupation",
     "/v1/loads",
     "/model_info",
+    "/server_info",
 )
 """Endpoints that `SGLangClient` asks."""
 

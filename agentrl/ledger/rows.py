@@ -82,7 +82,7 @@ class TurnTimes:
     tool_s: float
     num_sampled: int
     num_prompt: int
-    """Tokens before the first message; 0 but in turn 0."""
+    """Tokens before the message: the prompt of turn 0; later 0, unless a sequence begins there or a harness asks."""
     num_observed: int
     called_tool: bool
 

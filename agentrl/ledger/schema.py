@@ -57,7 +57,7 @@ CREATE TABLE turns (
   generation_s REAL NOT NULL,
   tool_s REAL NOT NULL,
   num_sampled INTEGER NOT NULL,         -- tokens of the message
-  num_prompt INTEGER NOT NULL,          -- tokens before the first message; 0 but in turn 0
+  num_prompt INTEGER NOT NULL,          -- tokens before the message: the prompt; 0 later, unless a sequence begins
   num_observed INTEGER NOT NULL,        -- tokens of the observation, with what the template adds
   segment BLOB NOT NULL,                -- wire.Segment; empty once the trajectory holds it
   timeout_s REAL,                       -- the command's limit

@@ -123,22 +123,16 @@ class Stories:
         found = [dict(zip(_TURN_FIELDS, row, strict=True)) for row in rows]
         return [Turn(**{**row, "result": json.loads(row["result"]) if row["result"] else None}) for row in found]
 
-    def tokens(self, episode: str) -> Segment | None:
-        """Ids, mask, log-probs and versions of an episode as far as it got; None once they were pruned."""
+    def tokens(self, episode: str) -> list[Segment]:
+        """Ids, mask, log-probs and versions of each sequence of an episode as far as it got; none once pruned."""
         row = self._db.execute("SELECT trajectory FROM episodes WHERE id = ?", (episode,)).fetchone()
         if row and row[0]:
-            whole = decode(row[0], Trajectory)
-            return Segment(ids=whole.ids, mask=whole.mask, logprobs=whole.logprobs, versions=whole.versions)
+            return [_segment(sequence) for sequence in decode(row[0], Trajectory).sequences()]
         rows = self._db.execute("SELECT segment FROM turns WHERE episode = ? ORDER BY turn", (episode,)).fetchall()
         parts = [decode(blob, Segment) for (blob,) in rows if blob]
         if not parts or len(parts) != len(rows):
-            return None
-        return Segment(
-            ids=b"".join(part.ids for part in parts),
-            mask=b"".join(part.mask for part in parts),
-            logprobs=b"".join(part.logprobs for part in parts),
-            versions=b"".join(part.versions for part in parts),
-        )
+            return []
+        return [_joined([part for part in parts if part.sequence == one]) for one in {p.sequence: None for p in parts}]
 
     def _evaluation(self, episode: str) -> Story | None:
         """An episode of an evaluation, of which less is kept; its label stands for a group."""
@@ -179,3 +173,17 @@ class Stories:
         rows = self._db.execute(f"{_STORY} {where}", values).fetchall()
         found = [dict(zip(_STORY_FIELDS, row, strict=True)) for row in rows]
         return [Story(**{**row, "evidence": json.loads(row["evidence"] or "{}")}) for row in found]
+
+
+def _segment(whole: Trajectory) -> Segment:
+    return Segment(ids=whole.ids, mask=whole.mask, logprobs=whole.logprobs, versions=whole.versions)
+
+
+def _joined(parts: list[Segment]) -> Segment:
+    return Segment(
+        ids=b"".join(part.ids for part in parts),
+        mask=b"".join(part.mask for part in parts),
+        logprobs=b"".join(part.logprobs for part in parts),
+        versions=b"".join(part.versions for part in parts),
+        sequence=parts[0].sequence,
+    )

@@ -13,10 +13,11 @@ import msgspec
 
 from agentrl.rollout.checkpoints import Checkpoint
 from agentrl.rollout.config import AgentConfig
+from agentrl.rollout.conversation import Conversation
+from agentrl.rollout.edges import ChatFormat
 from agentrl.rollout.grading import close
 from agentrl.rollout.observation import observe
 from agentrl.rollout.replay import Recorded
-from agentrl.rollout.trajectory import TrajectoryBuilder
 from agentrl.rollout.watched import WatchedSandbox
 from agentrl.sandbox.provider import SandboxProvider, Snapshot
 from agentrl.tasks.task import Task
@@ -38,8 +39,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 class Branch:
     """Makes the state of an origin, once, and gives out checkpoints in it."""
 
-    def __init__(self, origin: Origin, agent: AgentConfig, provider: SandboxProvider) -> None:
+    def __init__(self, origin: Origin, agent: AgentConfig, chat: ChatFormat, provider: SandboxProvider) -> None:
         self._origin = origin
+        self._chat = chat
         self._agent = agent
         self._provider = provider
         self._made: Checkpoint | None = None
@@ -72,8 +74,7 @@ class Branch:
         return Checkpoint(
             turns=(),
             num_turns=len(self._origin.turns),
-            builder=TrajectoryBuilder(self._origin.ids),
-            closed=True,
+            conversation=Conversation.continuing(self._chat, self._origin.ids),
             active_s=0.0,
             snapshot=snapshot,
             session_state=watched.session_state,

@@ -7,8 +7,8 @@ sandbox that prints `<|im_end|>` cannot end a message.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,17 @@ class Message:
 
     role: str
     content: str
+    fields: dict[str, Any] = field(default_factory=dict, hash=False)
+    """What else the template may look at: `tool_calls` of an assistant, `tool_call_id` and `name` of a tool."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendered:
+    """A conversation, or the end of one, as the template writes it."""
+
+    ids: list[int]
+    text: str | None
+    """Of the whole conversation, ending where the assistant's next message begins; None: what it follows is unknown."""
 
 
 class Chat:
@@ -66,9 +77,50 @@ class Chat:
             _model_stop_ids(folder, tokenizer, variables),
         )
 
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        after: str | None = "",
+        known: int = 0,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Rendered | None:
+        """What the template adds to `after`, which stands for the first `known` of the messages.
+
+        None if the conversation, rendered anew, does not begin with that text: the template writes what lies behind
+        otherwise than it was, so nothing may be appended to it. With `after` None the text before is not known, and
+        the rest is what the template puts behind any assistant message.
+
+        Raises UserError if the template refuses the messages.
+        """
+        if after is None:
+            ids = self._tail([*_ANY_BEGINNING, *messages[known:]], generate=True)
+            return Rendered(ids=ids, text=None)
+        contents = [message.content for message in messages]
+        text = self._text(messages, contents, tools)
+        if not text.startswith(after):
+            return None
+        new = range(known, len(messages))
+        for slots in (new, [index for index in new if messages[index].role != "assistant"]):
+            marked = self._text(messages, [_SLOT.format(i) if i in slots else c for i, c in enumerate(contents)], tools)
+            for change in _CHANGES:
+                changed = list(map(change, contents))
+                if marked.startswith(after) and _filled(marked, changed, slots) == text:
+                    return Rendered(ids=self._encode(marked[len(after) :], changed), text=text)
+        return Rendered(ids=self._encode_found(text[len(after) :], contents[known:]), text=text)
+
+    def knows_tools(self) -> bool:
+        """Whether the template writes offered tools into the prompt."""
+        messages = [Message("user", "?")]
+        offer = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}}]
+        try:
+            return self._text(messages, ["?"], offer) != self._text(messages, ["?"], ())
+        except UserError:
+            return True  # it looks at them, and wants more of them
+
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the whole conversation so far, ending where the assistant's next message begins."""
-        return self._encode(self._render(messages, generate=True), messages)
+        return self._encode(self._render(messages, generate=True), [message.content for message in messages])
 
     def bridge(self, role: str, content: str, *, closed: bool = True) -> list[int]:
         """Ids between the end of a sampled assistant message and the next one: message end, observation, new turn.
@@ -83,37 +135,74 @@ class Chat:
         """Ids of plain text; what looks like a special token is text."""
         return list(self._content_tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens left out."""
-        return str(self._template_tokenizer.decode(list(ids), skip_special_tokens=True))
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of ids, special tokens left out. With `special` only a stop id at the very end is."""
+        kept = list(ids[:-1]) if special and ids and ids[-1] in self.stop_ids else list(ids)
+        return str(self._template_tokenizer.decode(kept, skip_special_tokens=not special))
 
     def _tail(self, messages: Sequence[Message], *, generate: bool) -> list[int]:
         """Ids after the first assistant message's content."""
         text = self._render(messages, generate=generate)
-        return self._encode(text.split(_SLOT.format(1), 1)[1], messages)
+        return self._encode(text.split(_SLOT.format(1), 1)[1], [message.content for message in messages])
 
     def _render(self, messages: Sequence[Message], *, generate: bool) -> str:
-        slots = [{"role": m.role, "content": _SLOT.format(i)} for i, m in enumerate(messages)]
+        return self._text(messages, [_SLOT.format(i) for i in range(len(messages))], (), generate=generate)
+
+    def _text(
+        self,
+        messages: Sequence[Message],
+        contents: Sequence[str],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        generate: bool = True,
+    ) -> str:
+        given = [{"role": m.role, "content": c, **m.fields} for m, c in zip(messages, contents, strict=True)]
+        offered = {"tools": tools} if tools else {}
         try:
-            return self._template.render(messages=slots, add_generation_prompt=generate, **self._variables)
-        except jinja2.TemplateError as error:
-            roles = ", ".join(m.role for m in messages)
+            return self._template.render(messages=given, add_generation_prompt=generate, **offered, **self._variables)
+        except (jinja2.TemplateError, TypeError, KeyError, IndexError) as error:
+            roles = ", ".join(m.role for m in messages[:12]) + (", ..." if len(messages) > 12 else "")
             raise UserError(
                 f"the model's chat template refuses the roles {roles}: {error}",
                 hint="change agent.observation_role or agent.system_prompt",
             ) from error
 
-    def _encode(self, rendered: str, messages: Sequence[Message]) -> list[int]:
+    def _encode(self, rendered: str, contents: Sequence[str]) -> list[int]:
         """Encode template text with its special tokens and, at each slot, the message's content without any."""
         ids: list[int] = []
-        for index, message in enumerate(messages):
+        for index, content in enumerate(contents):
             before, slot, after = rendered.partition(_SLOT.format(index))
             if slot:
                 ids += self._template_tokenizer.encode(before, add_special_tokens=False).ids
-                ids += self._content_tokenizer.encode(message.content, add_special_tokens=False).ids
+                ids += self._content_tokenizer.encode(content, add_special_tokens=False).ids
                 rendered = after
         ids += self._template_tokenizer.encode(rendered, add_special_tokens=False).ids
         return ids
+
+    def _encode_found(self, text: str, contents: Sequence[str]) -> list[int]:
+        """As `_encode`, where contents have to be looked for in the text."""
+        marked = ""
+        for index, content in enumerate(contents):
+            if (wanted := content.strip()) and wanted in text:
+                before, _, text = text.partition(wanted)
+                marked += before + _SLOT.format(index)
+        return self._encode(marked + text, [content.strip() for content in contents])
+
+
+def _filled(marked: str, contents: Sequence[str], slots: Iterable[int]) -> str:
+    for index in slots:
+        marked = marked.replace(_SLOT.format(index), contents[index])
+    return marked
+
+
+_ANY_BEGINNING = (Message("user", "?"), Message("assistant", "!"))
+
+_CHANGES: tuple[Callable[[str], str], ...] = (
+    lambda content: content,
+    str.strip,
+    lambda content: json.dumps(content, ensure_ascii=False)[1:-1],
+)
+"""What templates do to contents: nothing, mostly; Llama's trim them, and write those of tools as JSON."""
 
 
 def template_environment() -> ImmutableSandboxedEnvironment:

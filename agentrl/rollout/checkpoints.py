@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from agentrl.rollout.trajectory import TrajectoryBuilder
+from agentrl.rollout.conversation import Conversation
+from agentrl.rollout.edges import TurnRecord
 from agentrl.sandbox.provider import Snapshot
-
-if TYPE_CHECKING:
-    from agentrl.rollout.episode import TurnRecord
 
 MOST_KEPT = 64
 """Checkpoints without an attempt. A member that is never tried again leaves one behind; the oldest goes first."""
@@ -28,9 +25,8 @@ class Checkpoint:
     turns: Sequence[TurnRecord]
     """Those that the next attempt's record begins with; none of them where it begins in another episode."""
     num_turns: int
-    builder: TrajectoryBuilder
+    conversation: Conversation
     """A copy: nothing is appended to it."""
-    closed: bool
     active_s: float
     """Active time used up."""
     snapshot: Snapshot

@@ -28,6 +28,18 @@ class Shell(Enum):
     """Also their folder, variables, functions, aliases and options, as in a terminal."""
 
 
+class OnBreak(Enum):
+    """What becomes of what was sampled, when what comes next does not continue it token by token.
+
+    The next turn is asked as the chat template writes the conversation, in a sequence of its own, either way.
+    """
+
+    branch = "branch"
+    """It is trained on: all sequences of an episode are, with its reward."""
+    drop = "drop"
+    """It is not: only the sequence of the last turn is. The tokens are counted."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
     format: ToolFormat = ToolFormat.fenced
@@ -52,7 +64,12 @@ class AgentConfig:
     """Sampled tokens in one turn."""
 
     max_episode_tokens: Count = 448
-    """Prompt, sampled and observation tokens of one episode; must fit the engines' context_length."""
+    """Prompt, sampled and observation tokens of one episode (of each sequence, where it falls into several); must fit
+    the engines' context_length."""
+
+    on_break: OnBreak = OnBreak.branch
+    """What becomes of what was sampled, when the chat template writes it otherwise afterwards (earlier reasoning left
+    out, spaces trimmed) or a harness edits its history. Counted either way."""
 
     tool_timeout_s: Seconds = 10.0
     """Wall time of one command; when it passes in a healthy sandbox, that is the agent's doing."""

@@ -67,6 +67,19 @@ class Probes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sequences:
+    """Into how many token sequences an episode fell, and why (docs/agents.md)."""
+
+    num: int = 1
+    template_breaks: int = 0
+    """Questions that the chat template did not let go on where they would have."""
+    history_breaks: int = 0
+    """Questions whose earlier messages were others than before."""
+    dropped_tokens: int = 0
+    """Sampled ones that are not trained on, with agent.on_break=drop."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepScore:
     """Grading after one step of a task of several."""
 
@@ -109,4 +122,5 @@ class Evidence:
     """Turns taken over from a snapshot instead of being played."""
     commands: Commands = field(default_factory=Commands)
     probes: Probes = field(default_factory=Probes)
+    sequences: Sequences = field(default_factory=Sequences)
     times: Times = field(default_factory=Times)

@@ -34,6 +34,11 @@ class Malformed:
 Action = Command | Finished | Malformed
 
 
+def reads_special(tool_format: ToolFormat) -> bool:
+    """Whether the format is written with special tokens, which must then be left in the text."""
+    return tool_format not in (ToolFormat.line, ToolFormat.fenced, ToolFormat.hermes)
+
+
 def parse(tool_format: ToolFormat, message: str, *, complete: bool) -> Action:
     """What a message asks for. `complete` is False when sampling stopped at the token limit of the turn."""
     match tool_format:

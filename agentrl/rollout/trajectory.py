@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -45,26 +47,47 @@ class TrajectoryBuilder:
         self._logprobs.extend(generation.logprobs)
         self._versions.extend(generation.versions)
 
-    def take_segment(self) -> Segment:
-        """What was appended since the last call: the part of the record that one turn adds to the ledger."""
+    @property
+    def num_sampled(self) -> int:
+        return self._mask.count(1)
+
+    def take_segment(self, sequence: int = 0) -> Segment:
+        """What was appended since the last call: the part of the record that one turn adds to the ledger.
+
+        `sequence`: which of the episode's this is.
+        """
         start, self._marked = self._marked, len(self.ids)
+        return self._from(start, sequence)
+
+    def whole(self) -> Segment:
+        """All that was appended."""
+        return self._from(0, 0)
+
+    def _from(self, start: int, sequence: int) -> Segment:
         return Segment(
             ids=np.asarray(self.ids[start:], dtype=np.int32).tobytes(),
             mask=bytes(self._mask[start:]),
             logprobs=self._logprobs[start:].tobytes(),
             versions=self._versions[start:].tobytes(),
+            sequence=sequence,
         )
 
-    def build(self, *, episode: str, group: str, task: str, reward: float, num_turns: int) -> Trajectory:
-        """The finished record."""
-        return Trajectory(
-            episode=episode,
-            group=group,
-            task=task,
-            reward=reward,
-            ids=np.asarray(self.ids, dtype=np.int32).tobytes(),
-            mask=bytes(self._mask),
-            logprobs=self._logprobs.tobytes(),
-            versions=self._versions.tobytes(),
-            num_turns=num_turns,
-        )
+
+def join(
+    builders: Sequence[TrajectoryBuilder], *, episode: str, group: str, task: str, reward: float, num_turns: int
+) -> Trajectory:
+    """The finished record of an episode's sequences."""
+    parts = [builder.whole() for builder in builders]
+    lengths = [len(part.mask) for part in parts]
+    return Trajectory(
+        episode=episode,
+        group=group,
+        task=task,
+        reward=reward,
+        ids=b"".join(part.ids for part in parts),
+        mask=b"".join(part.mask for part in parts),
+        logprobs=b"".join(part.logprobs for part in parts),
+        versions=b"".join(part.versions for part in parts),
+        num_turns=num_turns,
+        starts=tuple(accumulate(lengths[:-1], initial=0)),
+    )

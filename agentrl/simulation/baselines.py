@@ -18,7 +18,9 @@ from typing import Protocol
 from agentrl.clock import monotonic
 from agentrl.inference.engine import Engine, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
-from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec, TurnRecord
+from agentrl.rollout.attempt import EpisodeSpec
+from agentrl.rollout.edges import TurnRecord
+from agentrl.rollout.episode import EpisodeResult, EpisodeRunner
 from agentrl.rollout.hold import Hold
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import SandboxSpec, Snapshot, unheard

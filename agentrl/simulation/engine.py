@@ -161,6 +161,10 @@ class SimulatedEngine:
         async with self._request():
             return self._version
 
+    async def build(self) -> dict[str, str]:
+        async with self._request():
+            return {"version": "simulated"}
+
     async def healthy(self) -> bool:
         return self._alive
 

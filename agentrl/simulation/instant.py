@@ -88,6 +88,10 @@ class InstantEngine:
         self._check()
         return self._version
 
+    async def build(self) -> dict[str, str]:
+        self._check()
+        return {"version": "instant"}
+
     async def healthy(self) -> bool:
         return self.alive
 

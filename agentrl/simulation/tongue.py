@@ -8,9 +8,10 @@ ids and the sandbox's owner alone; the rest of it, like a prompt or an observati
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from agentrl.rollout.chat import Message
+from agentrl.rollout.chat import Message, Rendered
 from agentrl.simulation.life import MIN_GENERATED_TOKENS, World
 
 END, START = 1, 2
@@ -51,19 +52,31 @@ class SimulatedChat:
     end_id: int = END
     stop_ids: tuple[int, ...] = (END,)
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        after: str | None = "",
+        known: int = 0,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Rendered:
+        """A prompt, or what is appended to it; without text, so nothing ever breaks."""
+        if after == "":
+            return Rendered(ids=self._prompt(messages), text=None)
+        return Rendered(ids=[END, *self._bridge(messages[-1].content)], text=None)
+
+    def _prompt(self, messages: Sequence[Message]) -> list[int]:
         """As long as the task's instruction says: `task-000012 3000`."""
         name, _, num_tokens = messages[-1].content.partition(" ")
         return [*[_word(name)] * (int(num_tokens) - 1), START]
 
-    def bridge(self, role: str, content: str, *, closed: bool = True) -> list[int]:
+    def _bridge(self, content: str) -> list[int]:
         """As long as the observation says: `output 532`; other text is one token a word."""
         words = content.split()
         num_tokens = int(words[1]) if words[:1] == ["output"] else len(words)
-        ids = [*[_word(content)] * num_tokens, START]
-        return ids if closed else [END, *ids]
+        return [*[_word(content)] * num_tokens, START]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """`turn 7`, or `done`."""
         turn, done = divmod(ids[0] - _FIRST_HEAD, 2) if ids else (-1, 0)
         if turn < 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ class FlatBatch:
     """The sampled tokens of all trajectories, one after the other."""
 
     trajectories: list[Trajectory]
+    """Of one sequence each; an episode has as many as it fell into."""
     positions: list[Ints]
     """Per trajectory: positions of its sampled tokens."""
     offsets: Ints
@@ -64,7 +66,7 @@ class FlatBatch:
     def episodes_of(self, tokens_N: Ints) -> list[str]:
         """Episodes that own these axis-N indices, in batch order."""
         rows = np.unique(np.searchsorted(self.offsets, tokens_N, side="right") - 1)
-        return [self.trajectories[row].episode for row in rows]
+        return list(dict.fromkeys(self.trajectories[row].episode for row in rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +84,21 @@ class MicroBatch:
 
 
 def flatten(trajectories: list[Trajectory], algorithm: AlgorithmConfig) -> FlatBatch:
-    """Trajectories as flat token arrays, each sampled token with its episode's advantage."""
-    positions = [np.flatnonzero(t.mask_array()) for t in trajectories]
+    """Trajectories as flat token arrays, each sampled token with its episode's advantage.
+
+    An episode of several sequences is one in its group's baseline, and each of them is a row with its advantage.
+    """
+    rewards = shaped_rewards([t.reward for t in trajectories], [t.longest for t in trajectories], algorithm)
+    of_episodes = group_advantages(rewards.tolist(), [t.group for t in trajectories], algorithm.advantage)
+    pairs = zip(trajectories, of_episodes, strict=True)
+    rows = [(sequence, advantage) for whole, advantage in pairs for sequence in whole.sequences()]
+    sequences, advantages = [row for row, _ in rows], np.array([one for _, one in rows], dtype=np.float32)
+    positions = [np.flatnonzero(t.mask_array()) for t in sequences]
     counts = [p.size for p in positions]
-    behaviour = [t.logprobs_array()[p] for t, p in zip(trajectories, positions, strict=True)]
-    versions = [t.versions_array()[p] for t, p in zip(trajectories, positions, strict=True)]
-    rewards = shaped_rewards([t.reward for t in trajectories], [t.num_tokens for t in trajectories], algorithm)
-    advantages = group_advantages(rewards.tolist(), [t.group for t in trajectories], algorithm.advantage)
+    behaviour = [t.logprobs_array()[p] for t, p in zip(sequences, positions, strict=True)]
+    versions = [t.versions_array()[p] for t, p in zip(sequences, positions, strict=True)]
     return FlatBatch(
-        trajectories=trajectories,
+        trajectories=sequences,
         positions=positions,
         offsets=np.cumsum([0, *counts], dtype=np.int64),
         behaviour_N=np.concatenate(behaviour),
@@ -112,8 +120,10 @@ def _problem(trajectory: Trajectory, vocab_size: int) -> str | None:
         return f"arrays of {ids.size} ids, {mask.size} mask, {logprobs.size} logprobs, {versions.size} versions"
     if ids.min() < 0 or ids.max() >= vocab_size:
         return f"token ids from {ids.min()} to {ids.max()} with a vocabulary of {vocab_size}"
-    if mask[0]:
-        return "its first token is marked as sampled"
+    if trajectory.starts[0] or any(a >= b for a, b in pairwise((*trajectory.starts, mask.size))):
+        return f"sequences that begin at {trajectory.starts} of {mask.size} tokens"
+    if mask[list(trajectory.starts)].any():
+        return "the first token of a sequence is marked as sampled"
     if not np.isfinite(trajectory.reward):
         return f"reward {trajectory.reward}"
     if not np.isfinite(logprobs[mask == 1]).all():

@@ -184,7 +184,7 @@ class Learner:
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         if not torch.isfinite(norm):
-            episodes = [batch.trajectories[row].episode for row in rows]
+            episodes = list(dict.fromkeys(batch.trajectories[row].episode for row in rows))
             raise _bad_batch(f"every loss is finite but the gradient of {len(episodes)} episodes is not", episodes)
         clip_grads_with_norm_(parameters, self._trainer.grad_clip, norm)
         return float(norm)

@@ -1,7 +1,7 @@
 """Scores an episode's tokens under a checkpoint: `python -m agentrl.trainer.score JOB`, a process of its own.
 
-Reads a JSON file with `model_path`, `ids`, `mask`, `temperature` and `out`; writes to `out` the log-prob of each token
-whose mask is 1, in order, as a JSON list. In float32, as the trainer computes them.
+Reads a JSON file with `model_path`, `sequences` (each with `ids` and `mask`), `temperature` and `out`; writes to `out`
+the log-prob of each token whose mask is 1, in order, as a JSON list. In float32, as the trainer computes them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from typing import Any
 import torch
 
 
-def score(model_path: str, ids: list[int], mask: list[int], temperature: float) -> list[float]:
-    """Log-prob of each sampled token given all before it, at the sampling temperature."""
+def score(model_path: str, sequences: list[dict[str, list[int]]], temperature: float) -> list[float]:
+    """Log-prob of each sampled token given all before it in its sequence, at the sampling temperature."""
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, local_files_only=True).eval()
+    return [value for one in sequences for value in _score(model, one["ids"], one["mask"], temperature)]
+
+
+def _score(model: Any, ids: list[int], mask: list[int], temperature: float) -> list[float]:
     sampled = [index for index, one in enumerate(mask) if one and index > 0]
+    if not sampled:
+        return []
     with torch.no_grad():
         logits_TV = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
     logprobs_NV = torch.log_softmax(logits_TV[[index - 1 for index in sampled]] / temperature, dim=-1)

@@ -30,7 +30,7 @@ def step_metrics(
     batch: FlatBatch, inputs: LossInputs, outcomes: list[UpdateOutcome], *, version: int, mismatch_limit: float
 ) -> dict[str, float]:
     """Metrics of the step that trains `version`, but for those of time and of the optimizer."""
-    rewards = np.array([t.reward for t in batch.trajectories])
+    rewards = np.array(list({t.episode: t.reward for t in batch.trajectories}.values()))
     proximal_N = inputs.proximal_N.numpy()
     log_B = mismatch.log_ratio(proximal_N, batch.behaviour_N)
     trained_N = np.zeros(batch.num_sampled, dtype=bool)
@@ -47,7 +47,8 @@ def step_metrics(
         "importance_mean": _mean([o.terms.weights_N for o in outcomes]),
         "num_tokens": float(sum(t.num_tokens for t in batch.trajectories)),
         "num_sampled_tokens": float(batch.num_sampled),
-        "num_trajectories": float(len(batch.trajectories)),
+        "num_trajectories": float(len(rewards)),
+        "num_sequences": float(len(batch.trajectories)),
     }
     if inputs.reference_N is not None:
         metrics["kl_ref"] = _mean([k3(inputs.reference_N, inputs.proximal_N)])

@@ -102,7 +102,7 @@ class Worker:
 
         exported = time.perf_counter()
         weights = weights_folder(self._run_dir, reply.step)
-        probe = make_probe(self._policy, reply.trajectories[0])
+        probe = make_probe(self._policy, reply.trajectories[0].sequences()[0])
         export(weights, self._policy.model, Path(self._job.model_path), self._world.rank, probe)
         metrics["export_s"] = time.perf_counter() - exported
 

@@ -184,6 +184,7 @@ def train(start: Path, *, lag: int, algorithm: AlgorithmConfig, steps: int, lr: 
     from agentrl.trainer.export import export
     from agentrl.trainer.learner import Learner, make_optimizer
     from agentrl.trainer.policy import Policy
+    from agentrl.trainer.probe import make_probe
     from agentrl.trainer.world import World as Ranks
 
     torch.manual_seed(seed)
@@ -206,10 +207,11 @@ def train(start: Path, *, lag: int, algorithm: AlgorithmConfig, steps: int, lr: 
             version = max(0, step - 1 - lag)
             world.load(versions[version])
             attempts = world.attempt(f"s{step}", Random(f"train/{seed}/{step}"))
-            batch = flatten([trajectory(a, n, version) for n, a in enumerate(attempts)], algorithm)
+            trajectories = [trajectory(a, n, version) for n, a in enumerate(attempts)]
+            batch = flatten(trajectories, algorithm)
             ess.append(learner.step(batch, step)["ess"])
             versions.append(Path(temporary) / f"v{step}")
-            export(versions[-1], policy.model, start, 0)
+            export(versions[-1], policy.model, start, 0, make_probe(policy, trajectories[0]))
             if step > steps // 2:
                 world.load(versions[-1])
                 looked = world.attempt("look", Random(f"look/{seed}/{step}"))

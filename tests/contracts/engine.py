@@ -176,6 +176,12 @@ def _carries_both_versions(spanning: Generation, version: int) -> None:
     assert set(spanning.versions) == {version, version + 1}
 
 
+async def it_says_how_it_is_built(engine: Engine) -> None:
+    build = await engine.build()
+    assert build["version"]
+    assert build == await engine.build()
+
+
 PUBLICATION_CHECKS: list[PublicationCheck] = [
     what_is_paused_in_place_goes_on_and_carries_both_versions,
     what_is_retracted_goes_on_and_carries_both_versions,
@@ -193,4 +199,5 @@ ENGINE_CHECKS: list[EngineCheck] = [
     many_requests_at_once_are_all_answered,
     a_caller_that_leaves_frees_its_place,
     an_idle_engine_says_so,
+    it_says_how_it_is_built,
 ]

@@ -12,8 +12,9 @@ import pytest
 
 from agentrl.inference.engine import Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
+from agentrl.rollout.attempt import EpisodeSpec
 from agentrl.rollout.config import AgentConfig, Shell, ToolFormat
-from agentrl.rollout.episode import EpisodeRunner, EpisodeSpec
+from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.forks import GroupForks
 from agentrl.rollout.hold import Hold
 from agentrl.rollout.verdict import Cause, Verdict

@@ -22,9 +22,10 @@ from agentrl.errors import UserError
 from agentrl.ledger.ledger import Ledger
 from agentrl.model.config import ModelConfig
 from agentrl.rollout.active_time import ActiveTime
+from agentrl.rollout.attempt import EpisodeSpec
 from agentrl.rollout.branch import Branch
 from agentrl.rollout.config import AgentConfig, ToolFormat
-from agentrl.rollout.episode import EpisodeRunner, EpisodeSpec
+from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.verdict import Verdict
 from agentrl.tasks.config import TasksConfig
 from agentrl.tasks.dataset import Dataset
@@ -151,7 +152,7 @@ def test_a_bundle_replays_without_the_run(runs: Path, tmp_path: Path, monkeypatc
 def test_tokens_are_scored_under_another_version(runs: Path, tmp_path: Path) -> None:
     tiny_model = make_tiny_model(tmp_path / "model")
     ids, mask = [5, 6, 7, 8, 9, 10], [0, 0, 1, 1, 0, 1]
-    logprobs = score(str(tiny_model), ids, mask, 1.0)
+    logprobs = score(str(tiny_model), [{"ids": ids, "mask": mask}], 1.0)
     assert len(logprobs) == 3 and all(value < 0 for value in logprobs)
     then = np.zeros(6, dtype=np.float32)
     then[np.asarray(mask) == 1] = logprobs
@@ -201,7 +202,7 @@ async def test_a_hard_state_becomes_a_group_of_its_own(runs: Path, tmp_path: Pat
     assert [one.name for one in only_its_task(Dataset((task,), ()), origin).train] == ["answer"]
     results = []
     async with bubblewrap(tmp_path / "branch-state") as provider:
-        branch = Branch(origin, AGENT, provider)
+        branch = Branch(origin, AGENT, Alphabet(), provider)
         for member, command in enumerate(("[ $(cat answer) = 41 ] && echo 42 > answer", "rm answer")):
             runner = EpisodeRunner(
                 agent=AGENT,

@@ -13,9 +13,11 @@ import pytest
 
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
-from agentrl.rollout.chat import Message
+from agentrl.rollout.attempt import EpisodeSpec
+from agentrl.rollout.chat import Message, Rendered
 from agentrl.rollout.config import AgentConfig, ToolFormat
-from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec, TurnRecord
+from agentrl.rollout.edges import TurnRecord
+from agentrl.rollout.episode import EpisodeResult, EpisodeRunner
 from agentrl.rollout.hold import Hold
 from agentrl.rollout.verdict import Cause, Verdict
 from agentrl.sandbox.bubblewrap import BubblewrapProvider
@@ -40,13 +42,14 @@ class Alphabet:
     end_id = 0
     stop_ids = (0,)
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
-        return [ord(character) for message in messages for character in message.content]
+    def render(
+        self, messages: Sequence[Message], *, after: str | None = "", known: int = 0, tools: object = ()
+    ) -> Rendered:
+        return Rendered(
+            ids=[ord(character) for message in messages[known:] for character in message.content], text=None
+        )
 
-    def bridge(self, role: str, content: str, *, closed: bool = True) -> list[int]:
-        return [ord(character) for character in content]
-
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         return "".join(chr(number) for number in ids if number)
 
 

@@ -173,3 +173,15 @@ def test_of_an_update_that_missed_its_deadline_both_folders_stay(tmp_path: Path)
         await run.check_return()
 
     simulate(main(), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("present", "keep", "left"), [(2, 4, [1, 2]), (3, 4, [1, 2, 3]), (4, 4, [1, 2, 3, 4]), (5, 4, [2, 3, 4, 5])]
+)
+def test_as_many_versions_stay_as_are_to_be_kept_from_the_first_one_on(
+    tmp_path: Path, present: int, keep: int, left: list[int]
+) -> None:
+    for version in range(1, present + 1):
+        (tmp_path / f"v{version:06d}").mkdir()
+    prune_weights(tmp_path, keep=keep)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"v{version:06d}" for version in left]

@@ -117,7 +117,7 @@ def test_tokens_know_their_episode_and_carry_its_advantage() -> None:
     [
         (_trajectory([1, 30], [0, 1]), "token ids from 1 to 30 with a vocabulary of 30"),
         (_trajectory([1, -2], [0, 1]), "token ids from -2 to 1"),
-        (_trajectory([1, 2], [1, 1]), "first token is marked as sampled"),
+        (_trajectory([1, 2], [1, 1]), "the first token of a sequence is marked as sampled"),
         (_trajectory([1, 2, 3], [0, 1]), "arrays of 3 ids, 2 mask"),
         (_trajectory([], []), "arrays of 0 ids"),
         (_trajectory([1, 2], [0, 1], reward=float("nan")), "reward nan"),
@@ -128,3 +128,23 @@ def test_a_trajectory_that_cannot_be_trained_on_is_named_with_the_reason(traject
     found = problems([_trajectory([1, 2], [0, 1], episode="sound"), trajectory], vocab_size=30)
     assert list(found) == ["e"]
     assert reason in found["e"]
+
+
+def test_an_episode_of_several_sequences_counts_once_and_trains_each_token_once() -> None:
+    both = _trajectory([5, 6, 7, 5, 8, 9], [0, 1, 1, 0, 0, 1], starts=(0, 3), reward=1.0)
+    other = _trajectory([5, 6], [0, 1], episode="f", reward=0.0)
+    batch = flatten([both, other], AlgorithmConfig())
+    assert [t.ids_array().tolist() for t in batch.trajectories] == [[5, 6, 7], [5, 8, 9], [5, 6]]
+    assert batch.advantages_N.tolist() == [0.5, 0.5, 0.5, -0.5]
+    assert batch.behaviour_N.tolist() == [-1.0, -1.5, -3.0, -1.0]
+    assert batch.episodes_of(np.arange(4)) == ["e", "f"]
+    assert collate(batch, [1]).targets_N.tolist() == [9]
+
+
+@pytest.mark.parametrize("starts", [(1,), (0, 0), (0, 4), (0, 3, 2)])
+def test_sequences_that_do_not_divide_an_episode_are_a_problem(starts: tuple[int, ...]) -> None:
+    assert "sequences" in problems([_trajectory([1, 2, 3, 4], [0, 1, 0, 1], starts=starts)], 9)["e"]
+
+
+def test_a_sequence_that_begins_with_a_sampled_token_is_a_problem() -> None:
+    assert problems([_trajectory([1, 2, 3, 4], [0, 1, 1, 1], starts=(0, 2))], 9)

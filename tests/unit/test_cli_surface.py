@@ -23,6 +23,12 @@ SURFACE = {
     "episodes": ["RUN", "--verdict", "--task", "--longest", "--json", "--runs-dir"],
     "why": ["EPISODE", "--run", "--full", "--json", "--runs-dir"],
     "replay": ["EPISODE|FILE", "--run", "--policy", "--bundle", "--json", "--runs-dir"],
+    "eval": [
+        "RUN|FOLDER",
+        "OVERRIDE",
+        *("--tasks", "--samples", "-n", "-k", "--temperature", "--seed", "--version", "--config", "--history"),
+        *("--json", "--runs-dir"),
+    ],
     "doctor": ["--runs-dir", "--json"],
     "tasks check": ["PATH|FAMILY", "--json", "--jobs", "-j", "--count", "--seed"],
     "tasks generate": ["FAMILY", "DIR", "--count", "--seed"],

@@ -13,14 +13,17 @@ import pytest
 from agentrl.errors import EngineError, EngineRequestError, SandboxError
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
-from agentrl.rollout.chat import Message
-from agentrl.rollout.config import AgentConfig, ToolFormat
-from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec, TurnRecord, request_seed
+from agentrl.rollout.attempt import EpisodeSpec
+from agentrl.rollout.chat import Chat, Message, template_environment
+from agentrl.rollout.config import AgentConfig, OnBreak, ToolFormat
+from agentrl.rollout.edges import TurnRecord
+from agentrl.rollout.episode import EpisodeResult, EpisodeRunner
 from agentrl.rollout.evidence import End
+from agentrl.rollout.speaking import request_seed
 from agentrl.rollout.verdict import Cause, Verdict
 from agentrl.sandbox.provider import ExecResult, Image, SandboxSpec
 from agentrl.simulation.instant import InstantProvider, InstantSandbox
-from agentrl.simulation.toy_chat import toy_chat
+from agentrl.simulation.toy_chat import TEMPLATE, toy_chat
 from agentrl.tasks.task import Task
 
 Answer = Generation | Exception
@@ -70,13 +73,18 @@ def make_task(tmp_path: Path) -> Task:
 
 
 async def act(
-    tmp_path: Path, *answers: Answer, provider: Any = None, records: Records | None = None, **agent: Any
+    tmp_path: Path,
+    *answers: Answer,
+    provider: Any = None,
+    records: Records | None = None,
+    chat: Chat = CHAT,
+    **agent: Any,
 ) -> tuple[EpisodeResult, Script]:
     script = Script(*answers)
     settings = {"format": ToolFormat.line, "max_turns": 4, "max_turn_tokens": 8, "max_episode_tokens": 100, **agent}
     runner = EpisodeRunner(
         agent=AgentConfig(**settings),
-        chat=CHAT,
+        chat=chat,
         sampler=script,
         provider=provider or InstantProvider(output=b"note\n"),
         recorder=records or Records(),
@@ -249,3 +257,26 @@ async def test_cancelled_episode_closes_its_sandbox(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not provider.made[0].alive
+
+
+REWRITING = TEMPLATE.replace("{{ m.content }}", "{{ m.content if loop.last else m.content.split('note')[-1] }}")
+
+
+@pytest.mark.parametrize(("on_break", "num"), [(OnBreak.branch, 2), (OnBreak.drop, 1)])
+async def test_template_that_rewrites_what_was_said_makes_an_episode_of_several_sequences(
+    tmp_path: Path, on_break: OnBreak, num: int
+) -> None:
+    chat = Chat(CHAT._template_tokenizer, template_environment().from_string(REWRITING), {}, set())
+    records = Records()
+    result, script = await act(tmp_path, says("ls note"), says("done"), chat=chat, records=records, on_break=on_break)
+    prompt, second = (asked for _, asked, _ in script.asked)
+    assert second == chat.prompt([Message("user", "do it"), Message("assistant", ""), Message("user", "note")])
+    assert second[: len(prompt)] == prompt
+    assert result.trajectory is not None
+    sequences = result.trajectory.sequences()
+    assert len(sequences) == num
+    assert sequences[-1].ids_array().tolist() == second + says("done").ids
+    seen = result.evidence.sequences
+    assert (seen.num, seen.template_breaks) == (2, 1)
+    assert seen.dropped_tokens == (3 if on_break is OnBreak.drop else 0)
+    assert [turn.segment.sequence for turn in records.turns] == [0, 1]

@@ -14,7 +14,8 @@ from agentrl.errors import Superseded, UserError
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
 from agentrl.ledger.rows import EvaluationRow, ProcessRow, StepRow
-from agentrl.wire import Trajectory
+from agentrl.ledger.stories import Stories
+from agentrl.wire import Segment, Trajectory, encode
 
 
 def trajectory(episode: str, reward: float = 1.0, version: int = 0) -> Trajectory:
@@ -264,3 +265,33 @@ def test_pruning_forgets_old_tokens_and_nothing_else(tmp_path: Path) -> None:
         "ready groups keep theirs"
     )
     assert reader.episodes() == before
+
+
+def test_tokens_of_an_unfinished_episode_are_put_together_by_sequence(tmp_path: Path) -> None:
+    ledger = Ledger.take(tmp_path / "ledger.sqlite")
+    ledger.open_group("g0", seq=0, task="t")
+    ledger.start_episode("g0.m0.a0", group="g0", member=0, attempt=0)
+    for turn, sequence in enumerate((0, 1, 0)):
+        segment = Segment(ids=bytes([turn]), mask=b"\1", logprobs=b"", versions=b"", sequence=sequence)
+        ledger.record_turn(
+            episode="g0.m0.a0",
+            turn=turn,
+            began_at=1.0,
+            message="",
+            command=None,
+            timeout_s=None,
+            exit_code=None,
+            result=None,
+            observation=None,
+            generation_s=0.1,
+            tool_s=0.1,
+            suspended_s=0.0,
+            num_sampled=1,
+            num_prompt=0,
+            num_observed=0,
+            segment=encode(segment),
+        )
+    ledger.close()
+    stories = Stories.open(tmp_path / "ledger.sqlite")
+    assert [one.ids for one in stories.tokens("g0.m0.a0")] == [b"\0\2", b"\1"]
+    stories.close()

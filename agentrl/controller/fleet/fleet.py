@@ -364,6 +364,17 @@ class Fleet:
     def _active_now(self) -> float:
         return self._active_time.read(monotonic())
 
+    async def build(self) -> dict[str, str]:
+        """What the engines in service say of themselves. Raises EngineError; EngineMistrusted if not all the same."""
+        builds = {member.engine.name: await member.engine.build() for member in self._in_service()}
+        if not builds:
+            raise EngineError("no engine is in service")
+        (first, build), *others = builds.items()
+        for name, other in others:
+            if other != build:
+                raise EngineMistrusted(f"{name} is not built as {first} is: {other} against {build}")
+        return build
+
     def forget(self, episode: str) -> None:
         self._places.forget(episode)
         self._grant()

@@ -60,13 +60,15 @@ def _read(run: RunDirectory, runs_dir: Path, name: str | None, episode: str, tur
         raise UserError(
             f"tasks.branch_from: {episode}@{turn}: it has {len(turns)} turns", hint=f"take 1 to {len(turns) - 1}"
         )
-    if tokens is None:
+    if not tokens:
         raise UserError(f"tasks.branch_from: the tokens of {episode} are not kept any more")
+    if len(tokens) > 1:
+        raise UserError(f"tasks.branch_from: {episode} is no single sequence of tokens", hint="docs/agents.md says why")
     num_tokens = sum(one.num_tokens for one in turns[:turn])
     return Origin(
         episode=episode,
         task=story.task,
-        ids=np.frombuffer(tokens.ids, dtype=np.int32)[:num_tokens].tolist(),
+        ids=np.frombuffer(tokens[0].ids, dtype=np.int32)[:num_tokens].tolist(),
         turns=[
             Recorded(
                 turn=one.turn,

@@ -15,7 +15,7 @@ from agentrl.model.config import Recipe
 from agentrl.model.prepare import check_folder
 from agentrl.rollout.chat import Chat
 from agentrl.rollout.config import AgentConfig
-from agentrl.rollout.episode import initial_messages
+from agentrl.rollout.loop import initial_messages
 from agentrl.sandbox import bare
 from agentrl.sandbox.bubblewrap.host import check_host
 from agentrl.sandbox.config import Isolation

@@ -8,7 +8,7 @@ from agentrl.clock import wall
 from agentrl.controller.scheduling.progress import Progress
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import ProcessRow
-from agentrl.rollout.episode import TurnRecord
+from agentrl.rollout.edges import TurnRecord
 from agentrl.sandbox.provider import ExecResult
 from agentrl.wire import encode
 
@@ -28,7 +28,7 @@ class LedgerRecords:
 
     def record_turn(self, record: TurnRecord) -> None:
         mask = record.segment.mask
-        num_prompt = len(mask) - len(mask.lstrip(b"\0")) if record.turn == 0 else 0
+        num_prompt = len(mask) - len(mask.lstrip(b"\0"))
         result = record.result
         self._ledger.record_turn(
             **{**vars(record), "segment": encode(record.segment), "result": result and result_facts(result)},

@@ -35,7 +35,8 @@ from agentrl.observe.events import (
     Observer,
     SandboxesUsed,
 )
-from agentrl.rollout.episode import EpisodeResult, EpisodeRunner, EpisodeSpec
+from agentrl.rollout.attempt import EpisodeSpec
+from agentrl.rollout.episode import EpisodeResult, EpisodeRunner
 from agentrl.rollout.verdict import Verdict
 from agentrl.sandbox.warm_pool import WarmPool
 from agentrl.tasks.task import Task

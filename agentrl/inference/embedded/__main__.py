@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
+from agentrl import __version__
 from agentrl.errors import UserError
 
 log = logging.getLogger("agentrl.embedded")
@@ -111,13 +112,25 @@ def _build(options: argparse.Namespace) -> tuple[Any, Any]:
         ) from error
     served = ServedModel(vocab_size=model.vocab_size, stop_ids=stop_token_ids(folder), context_length=context_length)
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    info = {
+        "server": {"version": _version(), **arguments},
+        "model": {"vocab_size": served.vocab_size, "context_length": context_length},
+    }
     front = FrontOptions(
         served=served,
-        info={"server": arguments, "model": {"vocab_size": served.vocab_size, "context_length": context_length}},
+        info=info,
         max_in_flight=options.max_running_requests + options.max_queued_requests,
         seed=options.seed,
     )
     return core, front
+
+
+def _version() -> str:
+    """Of everything that computes."""
+    import torch
+    import transformers
+
+    return f"{__version__}, torch {torch.__version__}, transformers {transformers.__version__}"
 
 
 def _handle_signals(stopped: asyncio.Future[None]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import EvaluationRow
-from agentrl.rollout.episode import EpisodeRunner, EpisodeSpec
+from agentrl.rollout.attempt import EpisodeSpec
+from agentrl.rollout.episode import EpisodeRunner
 from agentrl.tasks.task import Task
 
 
