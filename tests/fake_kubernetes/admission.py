@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from . import errors
@@ -15,6 +16,7 @@ from .resources import (
     QUOTAS,
     RUNTIME_CLASSES,
     SERVICE_ACCOUNTS,
+    SERVICES,
     STATEFUL_SETS,
     Resource,
 )
@@ -42,6 +44,10 @@ class Admission:
 
     store: Store
     denials: list[Denial] = field(default_factory=list)
+    addresses: Iterator[str] = field(
+        default_factory=lambda: iter(f"127.96.{high}.{low}" for high in range(256) for low in range(1, 255))
+    )
+    """Cluster addresses that no service has."""
 
     def admit(self, resource: Resource, thing: Object, operation: str) -> None:
         """Let an object pass, perhaps changed.
@@ -51,6 +57,8 @@ class Admission:
         """
         if operation == "CREATE" and resource == PODS:
             self._complete_pod(thing)
+        elif operation == "CREATE" and resource == SERVICES:
+            self._give_address(thing["spec"])
         self._ask_webhooks(resource, thing)
         if operation == "CREATE":
             self._check_quota(resource, thing)
@@ -88,6 +96,13 @@ class Admission:
         tolerations += [dict(one) for one in TOLERATIONS if one["key"] not in have]
         if spec.get("automountServiceAccountToken", found.get("automountServiceAccountToken", True)):
             _mount_token(spec)
+
+    def _give_address(self, spec: Object) -> None:
+        if spec.get("type") == "ExternalName":
+            return
+        address = spec.setdefault("clusterIP", "") or next(self.addresses)
+        more = {"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster"}
+        spec.update({"clusterIP": address, "clusterIPs": [address], **more})
 
     def _set_priority(self, spec: Object, name: str) -> None:
         wanted = spec.get("priorityClassName")

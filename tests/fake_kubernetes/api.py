@@ -14,7 +14,7 @@ from typing import Any
 from . import apply, errors, patch, selectors, validation
 from .access import Access, User
 from .admission import Admission
-from .defaults import fill, select_own_pods
+from .defaults import carry_over, fill, select_own_pods
 from .errors import Object
 from .resources import CLUSTER_ROLES, JOBS, NAMESPACES, PODS, ROLES, Catalog, Resource, Target
 from .store import Store, now_text
@@ -205,6 +205,7 @@ class Api:
                 thing["status"] = before["status"]
         if thing.get("spec") != before.get("spec") and "generation" in old:
             thing["metadata"]["generation"] = old["generation"] + 1
+        carry_over(resource, thing, before)
         validation.validate(resource, thing, read.missing, before)
         self._check_grant(user, resource, thing)
         self.admission.admit(resource, thing, "UPDATE")

@@ -44,6 +44,14 @@ def fill(resource: Resource, thing: Object) -> None:
         thing["status"] = {"phase": "Pending"}
 
 
+def carry_over(resource: Resource, thing: Object, before: Object) -> None:
+    """Keep what the cluster has chosen, where a change does not say it."""
+    chosen = {SERVICES: ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"), CLAIMS: ("volumeName",)}
+    for key in chosen.get(resource, ()):
+        if key in before.get("spec", {}):
+            thing.setdefault("spec", {}).setdefault(key, before["spec"][key])
+
+
 def _fill(thing: Object, values: Object) -> None:
     for key, value in values.items():
         thing.setdefault(key, deepcopy(value))

@@ -31,7 +31,7 @@ class Kubelet:
         *,
         make_runtime: Callable[[Callable[[], PodLaw]], Runtime],
         base_env: Callable[[], dict[str, str]],
-        hosts: Callable[[str], Path],
+        hosts: Callable[[Object], Path],
     ) -> None:
         self.folder = folder
         self.store = access.store

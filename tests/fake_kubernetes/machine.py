@@ -10,8 +10,14 @@ from pathlib import Path
 from .access import Access
 from .admission import Admission
 from .api import Api, DeleteOptions
+from .controllers.base import Controller
 from .controllers.garbage import GarbageCollector
+from .controllers.jobs import JobController
 from .controllers.namespaces import Namespaces
+from .controllers.quotas import QuotaController
+from .controllers.services import Services
+from .controllers.stateful_sets import StatefulSetController
+from .controllers.storage import CLASSES, ClaimController, storage_class
 from .errors import Object
 from .events import Recorder
 from .eviction import EvictionHandler
@@ -23,11 +29,13 @@ from .law_runtime import LawRuntime
 from .logs import LogHandler
 from .pod_status import set_condition
 from .process_runtime import ImageRule, ProcessRuntime
-from .resources import NAMESPACES, NODES, PODS, STORAGE_CLASSES, Catalog
+from .resources import NODES, PODS, STORAGE_CLASSES, Catalog
+from .reviews import Reviews
 from .runtime import Runtime
+from .scale import ScaleHandler
 from .scheduler import Scheduler
 from .server import HOST, Certificates, Server
-from .store import Change, Store, now_text
+from .store import Change, Store
 
 OWN_LABELS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
 NODE_INFO = {
@@ -83,6 +91,7 @@ class Machine:
         self.front = Front(self.api, bookmark_s=bookmark_s)
         self.certificates = Certificates(folder)
         self.server = Server(self.front, self.certificates)
+        self.services = Services(self.store, folder / "run" / "hosts")
         rules = None if images is None else tuple(images)
 
         def make_runtime(law: object) -> Runtime:
@@ -90,7 +99,7 @@ class Machine:
 
         self.kubelet = Kubelet(
             folder / "run", self.access, self.recorder, law,
-            make_runtime=make_runtime, base_env=self._base_env, hosts=self._hosts,
+            make_runtime=make_runtime, base_env=self._base_env, hosts=self.services.hosts,
         )  # fmt: skip
         self.scheduler = Scheduler(self.api, self.recorder, lambda: self.kubelet.law)
         self.exec = ExecHandler(self.kubelet)
@@ -99,18 +108,29 @@ class Machine:
             ("pods", "log"): LogHandler(self.kubelet),
             ("pods", "eviction"): EvictionHandler(self.api),
         }
+        reviews = Reviews(self.access)
+        for plural in ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"):
+            self.front.subresources[plural, ""] = reviews
+        self.front.subresources["serviceaccounts", "token"] = reviews
+        scale = ScaleHandler(self.api)
+        for resource in self.catalog.resources:
+            if "scale" in resource.subresources:
+                self.front.subresources[resource.plural, "scale"] = scale
         self.namespaces = Namespaces(self.api, self.certificates.ca_file.read_text())
         self.garbage = GarbageCollector(self.api)
+        self.controllers = self._controllers()
         self._nodes = tuple(nodes)
         self._changed = asyncio.Event()
-        for part in (self.scheduler, self.kubelet, self.namespaces, self.garbage):
+        parts = (self.scheduler, self.kubelet, self.services, self.namespaces, self.garbage, *self.controllers)
+        for part in parts:
             self.store.listen(part.see)
         self.store.listen(self._note)
 
     async def start(self) -> None:
         for name in ("default", "kube-system", "kube-node-lease", "kube-public"):
             self.namespaces.make(name)
-        self.store.create(STORAGE_CLASSES, _storage_class())
+        for name in CLASSES:
+            self.store.create(STORAGE_CLASSES, storage_class(name, default=name == "standard"))
         for node in self._nodes:
             self.add_node(node)
         await self.server.start()
@@ -119,7 +139,10 @@ class Machine:
         await self.server.stop()
         self.scheduler.close()
         self.garbage.close()
+        for controller in self.controllers:
+            controller.close()
         await self.kubelet.close()
+        await self.services.close()
 
     async def next_change(self) -> None:
         """Wait until something was written."""
@@ -206,21 +229,15 @@ class Machine:
             "KUBERNETES_PORT": f"tcp://{HOST}:{port}",
         }
 
-    def _hosts(self, namespace: str) -> Path:
-        folder = self.folder / "run" / "hosts" / namespace
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "hosts").touch()
-        return folder
+    def _controllers(self) -> tuple[Controller, ...]:
+        def backoff_s() -> float:
+            return self.kubelet.law.backoff_s
 
-
-def _storage_class() -> Object:
-    return {
-        "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-        "provisioner": "fake.example.com/folder",
-        "reclaimPolicy": "Delete",
-        "volumeBindingMode": "Immediate",
-        "allowVolumeExpansion": True,
-    }
-
-
-__all__ = ["NAMESPACES", "Machine", "NodeSpec", "now_text"]
+        clock = asyncio.get_running_loop().time
+        made: list[Controller] = [
+            JobController(self.api, self.recorder, backoff_s, clock),
+            StatefulSetController(self.api, self.recorder),
+            ClaimController(self.api, self.recorder, self.folder / "run" / "claims"),
+            QuotaController(self.api, self.recorder, self.admission),
+        ]
+        return tuple(made)

@@ -291,7 +291,7 @@ class PodWorker:
         termination_log.chmod(0o666)
         return ContainerPlan(
             self.pod, spec, env, self._volumes.mounts(spec), self.logs[spec["name"]], termination_log,
-            self.kubelet.hosts(namespace), self.state.pod_ip,
+            self.kubelet.hosts(self.pod), self.state.pod_ip,
         )  # fmt: skip
 
     async def _watch(self, spec: Object, state: ContainerState, container: Container) -> int:

@@ -47,21 +47,20 @@ def _review(group: str, plural: str, kind: str, *, namespaced: bool = False) -> 
     return Resource(group, "v1", plural, kind, namespaced, verbs=("create",), model=f"V1{kind}")
 
 
-NAMESPACES = _core("namespaces", "Namespace", "status", "finalize", namespaced=False)
-PODS = _core("pods", "Pod", "status", "log", "exec", "eviction", "proxy", "ephemeralcontainers")
+NAMESPACES = _core("namespaces", "Namespace", "status", namespaced=False)
+PODS = _core("pods", "Pod", "status", "log", "exec", "eviction")
 CONFIG_MAPS = _core("configmaps", "ConfigMap")
 SECRETS = _core("secrets", "Secret")
-SERVICES = _core("services", "Service", "status", "proxy")
+SERVICES = _core("services", "Service", "status")
 SERVICE_ACCOUNTS = _core("serviceaccounts", "ServiceAccount", "token")
 CLAIMS = _core("persistentvolumeclaims", "PersistentVolumeClaim", "status")
 VOLUMES = _core("persistentvolumes", "PersistentVolume", "status", namespaced=False)
-NODES = _core("nodes", "Node", "status", "proxy", namespaced=False)
+NODES = _core("nodes", "Node", "status", namespaced=False)
 EVENTS = _core("events", "Event", model="CoreV1Event")
 QUOTAS = _core("resourcequotas", "ResourceQuota", "status")
 LIMIT_RANGES = _core("limitranges", "LimitRange")
 JOBS = _group("batch", "jobs", "Job", "status")
 STATEFUL_SETS = _group("apps", "statefulsets", "StatefulSet", "status", "scale")
-DEPLOYMENTS = _group("apps", "deployments", "Deployment", "status", "scale")
 ROLES = _group("rbac.authorization.k8s.io", "roles", "Role")
 ROLE_BINDINGS = _group("rbac.authorization.k8s.io", "rolebindings", "RoleBinding")
 CLUSTER_ROLES = _group("rbac.authorization.k8s.io", "clusterroles", "ClusterRole", namespaced=False)
@@ -80,7 +79,7 @@ CUSTOM_DEFINITIONS = _group(
 
 BUILT_IN: tuple[Resource, ...] = (
     NAMESPACES, PODS, CONFIG_MAPS, SECRETS, SERVICES, SERVICE_ACCOUNTS, CLAIMS, VOLUMES, NODES, EVENTS, QUOTAS,
-    LIMIT_RANGES, JOBS, STATEFUL_SETS, DEPLOYMENTS, ROLES, ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS,
+    LIMIT_RANGES, JOBS, STATEFUL_SETS, ROLES, ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS,
     NETWORK_POLICIES, LEASES, PRIORITY_CLASSES, RUNTIME_CLASSES, STORAGE_CLASSES, DISRUPTION_BUDGETS,
     CUSTOM_DEFINITIONS,
     _review("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
