@@ -107,7 +107,7 @@ class BatchPlan:
     episodes: int
     """Trained episodes of the whole run."""
     eval_episodes: int
-    """Greedy episodes before and after, together."""
+    """Greedy episodes of all evaluations together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +131,10 @@ class Plan:
     batch: BatchPlan
     deadlines: tuple[Deadline, ...]
     findings: tuple[Finding, ...]
+    problem: str | None = None
+    """Why this machine would not start it, if the lint finds no error; looked for by whoever prints the plan."""
+    warnings: tuple[str, ...] = ()
+    """What a launch would say beside the findings."""
 
 
 def plan(config: JobConfig, facts: PlanFacts | None = None) -> Plan:
@@ -240,8 +244,14 @@ def _batch(config: JobConfig) -> BatchPlan:
         max_sampled_per_step=episodes * sampled,
         steps=config.schedule.steps,
         episodes=episodes * config.schedule.steps,
-        eval_episodes=2 * min(config.schedule.eval_tasks, config.tasks.num_heldout),
+        eval_episodes=_evaluations(config) * min(config.schedule.eval_tasks, config.tasks.num_heldout),
     )
+
+
+def _evaluations(config: JobConfig) -> int:
+    """Before the first step, after the last one, and in between."""
+    every, steps = config.schedule.eval_every, config.schedule.steps
+    return 2 + ((steps - 1) // every if every else 0)
 
 
 def _deadlines(config: JobConfig) -> tuple[Deadline, ...]:

@@ -17,6 +17,7 @@ from agentrl.controller.balance.gpu_time import TRAINER
 from agentrl.controller.balance.switching import Switching
 from agentrl.controller.config import num_swing
 from agentrl.controller.controller import Controller, Trainer
+from agentrl.controller.evaluation.heldout import BEFORE
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.places import Places
@@ -119,7 +120,7 @@ class Brain:
     def _expect_first(self) -> None:
         """Have the first sandboxes started while the engines come up."""
         heldout = self.dataset.heldout[: self.config.schedule.eval_tasks]
-        if heldout and "before" not in self.recovered.evaluated:
+        if heldout and BEFORE not in self.recovered.evaluated:
             self.sandboxes.expect([(task.spec, 1) for task in heldout], due=len(heldout))
         else:
             self.collector.expect_first()

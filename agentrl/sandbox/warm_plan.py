@@ -11,10 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from agentrl.sandbox.provider import SandboxSpec
+from agentrl.sandbox.provider import SandboxSpec, Snapshot
 
-Kind: TypeAlias = SandboxSpec
-"""What sandboxes of the pool are told apart by: a specification without owner."""
+
+@dataclass(frozen=True)
+class Fork:
+    """A sandbox that starts with the files of a snapshot: nobody knows of it before it is asked for."""
+
+    spec: SandboxSpec
+    snapshot: Snapshot
+
+
+Kind: TypeAlias = SandboxSpec | Fork
+"""What sandboxes of the pool are told apart by: a specification without owner, and perhaps a snapshot."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.provider import Capabilities, Image, Sandbox, SandboxProvider, SandboxSpec, Snapshot, unheard
 from agentrl.sandbox.warm_demand import Failures, LaunchRate, StartTimes, level
 from agentrl.sandbox.warm_figures import Acquisitions, Counts, PoolFigures
-from agentrl.sandbox.warm_plan import Kind, Stock, plan
+from agentrl.sandbox.warm_plan import Fork, Kind, Stock, plan
 
 MAX_TRIES = 3
 """Starts of one kind that fail in a row, or sandboxes that are dead when handed out, until the request fails."""
@@ -106,14 +106,15 @@ class WarmPool:
     ) -> Sandbox:
         """Hand one out, at once if one is up. Waits for a place as long as that takes: in turn, and without a limit.
 
-        Forks of a snapshot are passed on, in the place of a warm one where there is no other: they start in no time,
-        and nobody knows of them before.
+        Forks of a snapshot wait in the same line. They start in no time and nobody knows of them before, so none is
+        warm, and the figures are without them.
         """
-        if snapshot is not None:
-            await self._make_room()
-            return await self._provider.create(spec, snapshot=snapshot, on_begin=on_begin)
         self._check()
         kind, began = _kind(spec), monotonic()
+        if snapshot is not None:
+            fork, _ = await self._acquire(Fork(kind, snapshot), spec.owner)
+            on_begin()
+            return fork
         self._rate.add(began)
         sandbox, hit = await self._acquire(kind, spec.owner)
         on_begin()
@@ -174,16 +175,6 @@ class WarmPool:
             if problem is None:
                 return sandbox, hit
         raise SandboxError(f"{MAX_TRIES} sandboxes in a row did not answer when they were handed out: {problem}")
-
-    async def _make_room(self) -> None:
-        """Close a warm one, of the kind that is asked for last, if nothing else fits."""
-        if self._provider.room > 0 or not self._warm:
-            return
-        order = [kind for kind, _ in self._queue]
-        last = max(self._warm, key=lambda kind: order.index(kind) if kind in order else len(order))
-        if sandbox := self._take(last):
-            self._counts.unused += 1
-            await _close(sandbox)
 
     def _take(self, kind: Kind) -> Sandbox | None:
         """A warm one, the oldest."""
@@ -295,11 +286,12 @@ class WarmPool:
         except (SandboxError, ImageError) as error:
             self._failed(kind, error)
         else:
-            self._times.add(took_s)
-            self._on_start(took_s)
             self._failures.forget(kind)
             self._abandoned.pop(kind, None)
-            self._counts.started += 1
+            if not isinstance(kind, Fork):
+                self._times.add(took_s)
+                self._on_start(took_s)
+                self._counts.started += 1
             self._came(kind, sandbox)
         finally:
             self._starts.remove(start)
@@ -308,6 +300,7 @@ class WarmPool:
     async def _up(self, start: _Start) -> tuple[Sandbox, float]:
         """A sandbox, and the seconds that its start took. Only from where it began it has a limit."""
         limit_s = 2 * self._config.start_timeout_s
+        spec, snapshot = (start.kind.spec, start.kind.snapshot) if isinstance(start.kind, Fork) else (start.kind, None)
         try:
             async with asyncio.timeout(None) as timeout:
 
@@ -316,7 +309,7 @@ class WarmPool:
                     timeout.reschedule(start.began + limit_s)
                     self._wake.set()
 
-                sandbox = await self._provider.create(start.kind, on_begin=begin)
+                sandbox = await self._provider.create(spec, snapshot=snapshot, on_begin=begin)
         except TimeoutError as error:
             raise SandboxError(f"a sandbox did not come up within {limit_s:g} s of its start") from error
         assert start.began is not None, "a provider says when it begins"
@@ -330,10 +323,18 @@ class WarmPool:
             self._warm.setdefault(kind, deque()).append(_Warm(sandbox, monotonic()))
 
     def _failed(self, kind: Kind, error: SandboxError | ImageError) -> None:
-        """Try again later; but an image that cannot be made, or that never starts, is told to who waits."""
+        """Try again later; but an image that cannot be made, or that never starts, is told to who waits.
+
+        A fork is not tried again: its snapshot may be gone, and who waits for it has another way to begin.
+        """
         if self._closed:
             return
         self._counts.failed += 1
+        if isinstance(kind, Fork):
+            self._abandoned.pop(kind, None)
+            if future := self._waiter(kind):
+                future.set_exception(error)
+            return
         failures = self._failures.add(kind, monotonic(), self._entropy.random())
         logger.warning("a sandbox did not start, %d in a row of its kind: %s", failures, error)
         if isinstance(error, ImageError) or failures >= MAX_TRIES:
@@ -355,14 +356,15 @@ class WarmPool:
                 return
 
     def _expire(self, now: float, group: asyncio.TaskGroup) -> None:
-        """Close what was warm for too long."""
+        """Close what was warm for too long: a fork at once, because only who asked for it could want it."""
         for kind, warm in list(self._warm.items()):
-            while warm and now >= warm[0].since + self._config.warm_idle_s:
+            idle_s = 0.0 if isinstance(kind, Fork) else self._config.warm_idle_s
+            while warm and now >= warm[0].since + idle_s:
                 self._close_warm(kind, group)
 
     def _close_warm(self, kind: Kind, group: asyncio.TaskGroup) -> None:
         if sandbox := self._take(kind):
-            self._counts.unused += 1
+            self._counts.unused += not isinstance(kind, Fork)
             self._num_closing += 1
             group.create_task(self._closing(sandbox))
 
@@ -396,7 +398,7 @@ class WarmPool:
             raise SandboxError("the sandbox provider is closed")
 
 
-def _kind(spec: SandboxSpec) -> Kind:
+def _kind(spec: SandboxSpec) -> SandboxSpec:
     return spec if spec.owner is None else replace(spec, owner=None)
 
 

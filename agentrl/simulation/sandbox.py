@@ -50,7 +50,7 @@ class _Effect:
     """The sandbox is lost at its end."""
 
 
-@dataclass
+@dataclass(eq=False)
 class SimulatedSnapshot:
     """The files of a sandbox at one moment."""
 

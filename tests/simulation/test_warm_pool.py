@@ -378,6 +378,65 @@ def test_forks_take_the_place_of_warm_ones() -> None:
     in_virtual_time(main())
 
 
+def test_forks_wait_in_line_with_all_others() -> None:
+    """Whoever asked first is served first, and no start is begun that has no place."""
+
+    async def main() -> None:
+        provider = Full(5.0, max_sandboxes=1)
+        async with running(pool_of(provider, warm_max=0)) as pool:
+            first = await pool.create(owned(0))
+            snapshot = await first.snapshot()
+            served: list[int] = []
+
+            async def serve(number: int, snapshot: Snapshot | None) -> None:
+                sandbox = await pool.create(owned(number), snapshot=snapshot)
+                served.append(number)
+                await sandbox.close()
+
+            asking = []
+            for number in (2, 3, 5, 4, 7):
+                asking.append(asyncio.create_task(serve(number, snapshot if number % 2 else None)))
+                await asyncio.sleep(1)
+            await first.close()
+            await asyncio.gather(*asking)
+            assert served == [2, 3, 5, 4, 7]
+            assert pool.figures().counts.misses == 3, "the figures are without forks"
+            await snapshot.release()
+
+    in_virtual_time(main())
+
+
+def test_a_fork_that_nobody_wants_any_more_is_closed() -> None:
+    async def main() -> None:
+        provider = Told(5.0)
+        async with running(pool_of(provider, warm_max=0)) as pool:
+            first = await pool.create(owned(0))
+            snapshot = await first.snapshot()
+            asking = asyncio.create_task(pool.create(owned(1), snapshot=snapshot))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.sleep(30)
+            assert [sandbox.id for sandbox in provider.open] == [first.id]
+
+    in_virtual_time(main())
+
+
+def test_a_fork_that_fails_is_told_at_once_to_who_asked_for_it() -> None:
+    async def main() -> None:
+        provider = Told(5.0)
+        async with running(pool_of(provider)) as pool:
+            first = await pool.create(owned(0))
+            snapshot = await first.snapshot()
+            await snapshot.release()
+            began = monotonic()
+            with pytest.raises(SandboxError, match="was released"):
+                await pool.create(owned(1), snapshot=snapshot)
+            assert monotonic() - began < 1.0
+
+    in_virtual_time(main())
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_cancelled_request_leaves_its_sandbox_to_the_next(seed: int) -> None:
     """Whether it is cancelled before, while or after it is served."""

@@ -83,7 +83,7 @@ class Fleet:
         self.weights = weights
         """Changed only by `publish`."""
         self.sampled_tokens = 0
-        """Since the start, over all engines."""
+        """For training since the start, over all engines."""
         self.swing = tuple(swing)
         self._active_time = active_time
         self._turn_timeout_s = turn_timeout_s
@@ -100,6 +100,8 @@ class Fleet:
         self._started_on: dict[str, str] = {}
         """Folders of servers that have not been admitted yet."""
         self._places = Places(kv_share=1.0) if places is None else places
+        self._only: Callable[[str], bool] | None = None
+        """Episodes that may sample; None: all."""
         self._lent = False
         self._crowded = False
         """From the first engine that leaves for the trainer until the last one is back."""
@@ -147,6 +149,11 @@ class Fleet:
         members = (*self._members.values(), *self._dismissed.values())
         loaded = (path for member in members for path in member.folders)
         return {self.weights.path, *self._started_on.values(), *loaded}
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Those in service."""
+        return [member.engine for member in self._in_service()]
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Be told whenever an engine has come into service or left it. One listener."""
@@ -317,7 +324,8 @@ class Fleet:
         finally:
             if not member.busy:
                 self._on_state()
-        self.sampled_tokens += len(generation.ids)
+        if self._only is None or not self._only(episode):
+            self.sampled_tokens += len(generation.ids)
         self._places.idle(episode, len(ids) + len(generation.ids), monotonic())
         self._grant()
         return generation
@@ -329,7 +337,7 @@ class Fleet:
         """
         while True:
             await self._gate.wait()
-            if self._places.has(episode) or self._nothing_to_wait_for:
+            if self._may_sample(episode) and (self._places.has(episode) or self._nothing_to_wait_for):
                 return self._places.place(episode, num_tokens, monotonic())
             ready = asyncio.Event()
             self._waiting[episode] = num_tokens, ready
@@ -353,7 +361,7 @@ class Fleet:
         if not self._gate.is_set():
             return
         now = monotonic()
-        for episode in sorted(self._waiting):
+        for episode in filter(self._may_sample, sorted(self._waiting)):
             num_tokens, ready = self._waiting[episode]
             if not self._nothing_to_wait_for and self._places.place(episode, num_tokens, now) is None:
                 if (when := self._places.next_room(now)) is not None:
@@ -361,19 +369,17 @@ class Fleet:
                 return
             ready.set()
 
+    def let_only(self, some: Callable[[str], bool] | None) -> None:
+        """Until this is called again, other episodes wait before their next message as if there was no room, and what
+        these sample is not counted. None: all may sample."""
+        self._only = some
+        self._grant()
+
+    def _may_sample(self, episode: str) -> bool:
+        return self._only is None or self._only(episode)
+
     def _active_now(self) -> float:
         return self._active_time.read(monotonic())
-
-    async def build(self) -> dict[str, str]:
-        """What the engines in service say of themselves. Raises EngineError; EngineMistrusted if not all the same."""
-        builds = {member.engine.name: await member.engine.build() for member in self._in_service()}
-        if not builds:
-            raise EngineError("no engine is in service")
-        (first, build), *others = builds.items()
-        for name, other in others:
-            if other != build:
-                raise EngineMistrusted(f"{name} is not built as {first} is: {other} against {build}")
-        return build
 
     def forget(self, episode: str) -> None:
         self._places.forget(episode)
@@ -392,7 +398,7 @@ class Fleet:
 
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(queued(member)) for member in self._in_service()]
-        return len(self._waiting) + sum(task.result() for task in asked)
+        return sum(map(self._may_sample, self._waiting)) + sum(task.result() for task in asked)
 
     # --- suspension and publication
 
