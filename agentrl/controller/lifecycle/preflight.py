@@ -56,8 +56,8 @@ def check_memory(config: JobConfig, machine_bytes: int) -> None:
         most = sandbox.memory_mb + sandbox.disk_mb + UNCOUNTED_MB << 20
         if most > machine_bytes:
             raise UserError(
-                f"sandbox.memory_mb: one sandbox may take {_gib(most)} with its disk, which limits nothing on a machine "
-                f"of {_gib(machine_bytes)}",
+                f"sandbox.memory_mb: one sandbox may take {_gib(most)} with its disk, which limits nothing on a "
+                f"machine of {_gib(machine_bytes)}",
                 hint="lower sandbox.memory_mb and sandbox.disk_mb",
             )
     if config.inference.backend is not EngineBackend.embedded:
