@@ -133,6 +133,10 @@ class Plan:
     batch: BatchPlan
     deadlines: tuple[Deadline, ...]
     findings: tuple[Finding, ...]
+    problem: str | None = None
+    """Why this machine would not start it, if the lint finds no error; looked for by whoever prints the plan."""
+    warnings: tuple[str, ...] = ()
+    """What a launch would say beside the findings."""
 
 
 def plan(config: JobConfig, facts: PlanFacts | None = None) -> Plan:
