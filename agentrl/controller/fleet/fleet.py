@@ -352,10 +352,8 @@ class Fleet:
 
     def _answered_by(self, generation: Generation) -> Member:
         """Raises EngineError for an engine that has left the fleet: nobody knows what it serves."""
-        member = self._members.get(generation.engine or "")
-        if member is None:
-            who = generation.engine or "an engine without a name"
-            raise EngineError(f"the router's answer is from {who}, which is not in the fleet")
+        if (member := self._members.get(generation.engine or "")) is None:
+            raise EngineError(f"the router's answer is from {generation.engine}, which is not in the fleet")
         return member
 
     async def _believe(self, member: Member, sent_under: Weights, generation: Generation) -> None:
