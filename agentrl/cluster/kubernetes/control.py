@@ -15,6 +15,9 @@ ROLE_NAME = "controller"
 RECORD_FOLDER = "/etc/agentrl"
 CONFIG_FILE = "config.json"
 CONFIG_TEXT = "config.yaml"
+OVERVIEW_FILE = "overview.json"
+STATUS_FILE = "status.json"
+"""What the controller writes into the record, as it goes: what `agentrl ps` and `agentrl status` show."""
 _ENDED = (0, 1, 2)
 """Exit codes after which a controller is not started again: finished, failed or paused, a mistake of the user."""
 
