@@ -23,8 +23,11 @@ async def read_log(client: KubernetesClient, pod: str, *, tail: int | None = Non
         return [_text(line) async for line in lines]
 
 
-async def follow_log(client: KubernetesClient, pod: str, *, entropy: Random) -> AsyncIterator[str]:
-    """Lines as they come, from the first on, each once, until the container has ended or the pod is gone.
+async def follow_log(
+    client: KubernetesClient, pod: str, *, entropy: Random, tail: int | None = None
+) -> AsyncIterator[str]:
+    """Lines as they come, from the first or the last `tail` on, each once,
+    until the container has ended or the pod is gone.
 
     Times come with the lines and say what was had already: `sinceTime` knows whole seconds only.
     """
@@ -33,6 +36,8 @@ async def follow_log(client: KubernetesClient, pod: str, *, entropy: Random) -> 
         query, had = {"follow": "true", "timestamps": "true"}, last
         if had:
             query["sinceTime"] = f"{had[:_SECOND]}Z"
+        elif tail is not None:
+            query["tailLines"] = str(tail)
         try:
             async with client.stream(_request(client, pod, query), silence_s=_SILENCE_S) as lines:
                 async for line in lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -21,11 +21,11 @@ from agentrl.cluster.kubernetes.control import (
 )
 from agentrl.cluster.kubernetes.pod_state import plight
 from agentrl.cluster.kubernetes.site import RECORD, Object, Site, owner_reference, record_name
-from agentrl.cluster.kubernetes.workload import Workload
+from agentrl.cluster.kubernetes.workload import Submission
 from agentrl.errors import AgentrlError, UserError
-from agentrl.kubernetes.client import KubernetesClient
+from agentrl.kubernetes.client import KubernetesClient, Request
 from agentrl.kubernetes.errors import AlreadyExists
-from agentrl.kubernetes.logs import follow_log
+from agentrl.kubernetes.logs import follow_log, read_log
 from agentrl.kubernetes.names import ROLE, RUN
 from agentrl.kubernetes.resources import CONFIG_MAPS, JOBS, PODS, Resource, resource_of
 from agentrl.kubernetes.watch import Watched
@@ -36,18 +36,6 @@ LOST = "lost its controller"
 """Status of a run that should have one and has none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Submission:
-    """One run to be started."""
-
-    run: str
-    workload: Workload
-    config_json: str
-    config_text: str
-    sandbox_rules: list[Object]
-    """What the sandboxes' provider needs in the controller's Role."""
-
-
 class Runs:
     """The runs of one namespace."""
 
@@ -56,6 +44,11 @@ class Runs:
         self._entropy = entropy
 
     # --- what there is
+
+    async def groups(self) -> frozenset[str]:
+        """The API groups that the cluster serves beside the core one."""
+        found = await self._client.request(Request("GET", "/apis", what="ask what is served", counted="discovery"))
+        return frozenset(group["name"] for group in found["groups"])
 
     async def records(self) -> list[Object]:
         """One ConfigMap a run, oldest first."""
@@ -211,6 +204,15 @@ class Runs:
         finally:
             for task in watching:
                 task.cancel()
+
+    async def log(self, pod: str, *, tail: int, follow: bool) -> AsyncIterator[str]:
+        """The last lines of a pod's output, and with `follow` those that come."""
+        if not follow:
+            for line in await read_log(self._client, pod, tail=tail):
+                yield line
+            return
+        async for line in follow_log(self._client, pod, entropy=self._entropy, tail=tail):
+            yield line
 
     async def outcome(self, run: str) -> str | None:
         """Complete or Failed of the controller's Job; None while it runs, or once it is stopped."""

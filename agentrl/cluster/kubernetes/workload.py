@@ -13,6 +13,7 @@ from agentrl.cluster.kubernetes.config import (
     PodConfig,
     TrainerKind,
 )
+from agentrl.cluster.kubernetes.site import Object
 from agentrl.kubernetes.resources import (
     JOB_SETS,
     JOBS,
@@ -82,6 +83,18 @@ class Workload:
     def sharing(self) -> GpuSharing | None:
         """How swing GPUs are shared; None if there are none."""
         return self.kubernetes.gpu_sharing if self.shared_gpus else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """One run to be started."""
+
+    run: str
+    workload: Workload
+    config_json: str
+    config_text: str
+    sandbox_rules: list[Object]
+    """What the sandboxes' provider needs in the controller's Role."""
 
 
 def settled(kubernetes: KubernetesConfig, groups: Collection[str]) -> KubernetesConfig:

@@ -49,6 +49,11 @@ class ControllerPod:
         return owner_reference(self.job, self.job_uid)
 
 
+async def connect_to_cluster() -> KubernetesClient:
+    """A client of the cluster that this controller's pod is in. Raises UserError outside one."""
+    return KubernetesClient(await connect(namespace=ControllerPod.here().namespace), retry_for_s=_API_OUTAGE_S)
+
+
 async def open_cluster(run: RunDirectory, config: JobConfig, ledger: Ledger) -> Cluster:
     """The cluster of a run, without what earlier controllers of it have left there."""
     if not in_cluster(config):
@@ -56,7 +61,7 @@ async def open_cluster(run: RunDirectory, config: JobConfig, ledger: Ledger) -> 
     from agentrl.cluster.kubernetes.cluster import KubernetesCluster
 
     pod = ControllerPod.here()
-    client = KubernetesClient(await connect(namespace=pod.namespace), retry_for_s=_API_OUTAGE_S)
+    client = await connect_to_cluster()
     site = Site(run=run.name, namespace=pod.namespace, epoch=ledger.epoch, owner=pod.owner)
     cluster = KubernetesCluster(client, site, workload_of(config), pod_ip=pod.ip, entropy=SystemRandom())
     await cluster.open()

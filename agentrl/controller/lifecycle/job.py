@@ -18,11 +18,13 @@ from agentrl.clock import monotonic
 from agentrl.cluster.cluster import Cluster, ProcessSpec
 from agentrl.cluster.local import end_process
 from agentrl.cluster.logs import log_tail
+from agentrl.config.kubernetes import in_cluster
 from agentrl.config.schema import JobConfig
 from agentrl.controller.api import ControllerApi
 from agentrl.controller.brain import assemble
 from agentrl.controller.lifecycle.branching import load_origin, only_its_task
 from agentrl.controller.lifecycle.clusters import open_cluster
+from agentrl.controller.lifecycle.record import RecordKeeper
 from agentrl.controller.lifecycle.recovery import Recovered
 from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.controller.lifecycle.supervise import EngineSupervisors, TrainerSupervisor
@@ -130,6 +132,11 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: Observer) -> None:
     """Prepare, start everything, run the controller, take everything down in the reverse order."""
     async with AsyncExitStack() as stack:
+        if in_cluster(config):
+            keeper = RecordKeeper(run)
+            observer = Observers(observer, keeper)
+            keeping = asyncio.create_task(keeper.keep(), name="record")
+            stack.callback(keeping.cancel)
         clean_up(run, LedgerReader.of(ledger))
         cluster = await open_cluster(run, config, ledger)
         stack.push_async_callback(cluster.close, config.cluster.stop_grace_s)
