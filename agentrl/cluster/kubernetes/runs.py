@@ -240,7 +240,7 @@ def _overview(found: Object, job: Object | None) -> dict[str, Any]:
     row |= json.loads(found["data"].get(OVERVIEW_FILE) or "{}")
     runs = job is not None and _ended(job) is None
     if row["status"] in ("running", "created") and not runs:
-        row["status"] = LOST
+        row["status"] = "failed" if job is not None and _ended(job) == "Failed" else LOST
     if row["status"] not in ("running", "created") and runs:
         row["status"] = "running"  # again, and its controller has not said so yet
     return {**row, "run": run, "controller": run if runs else None}
