@@ -12,11 +12,20 @@ from random import Random
 from agentrl.errors import SandboxError, UserError
 from agentrl.kubernetes.client import KubernetesClient, Object
 from agentrl.kubernetes.connection import connect
-from agentrl.kubernetes.errors import AlreadyExists, KubernetesError, QuotaExceeded
+from agentrl.kubernetes.errors import AlreadyExists, KubernetesError, NotFound, QuotaExceeded
 from agentrl.kubernetes.exec import ExecStream, exec_in_pod
 from agentrl.kubernetes.limits import RateLimit
 from agentrl.kubernetes.names import EPISODE, EPOCH, ROLE, RUN, label_value, selector
-from agentrl.kubernetes.resources import CONFIG_MAPS, EVENTS, NETWORK_POLICIES, PODS, Resource
+from agentrl.kubernetes.resources import (
+    CONFIG_MAPS,
+    EVENTS,
+    NETWORK_POLICIES,
+    PODS,
+    SANDBOX_CLAIMS,
+    SANDBOX_TEMPLATES,
+    SANDBOX_WARM_POOLS,
+    Resource,
+)
 from agentrl.kubernetes.watch import Watched
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.owner import SandboxOwner
@@ -33,6 +42,9 @@ GONE_TIMEOUT_S = 60.0
 STALE_S = 150.0
 """Silence of the API server after which what the watch knows is not believed without asking: it says something about
 every minute."""
+
+SANDBOX_KINDS = (SANDBOX_CLAIMS, SANDBOX_WARM_POOLS, SANDBOX_TEMPLATES, PODS, NETWORK_POLICIES, CONFIG_MAPS)
+"""Kinds of objects that sandboxes are made of, in the order in which they are deleted."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +79,7 @@ class PodCluster:
         )
         limit = RateLimit(per_s=settings.requests_per_s, burst=settings.request_burst)
         self._client = KubernetesClient(connection, limit=limit, entropy=self.entropy, retry_for_s=settings.reconnect_s)
-        await reap_older(self._client, self.owner)
+        await delete_older(self._client, self.owner.run, epoch=self.owner.epoch)
         await self.share(CONFIG_MAPS, runner_map(self.owner))
         if settings.network_policy:
             await self.share(NETWORK_POLICIES, network_policy(self.owner, internet=settings.internet))
@@ -186,25 +198,40 @@ class PodCluster:
         return found
 
 
-async def reap_older(client: KubernetesClient, owner: SandboxOwner) -> int:
-    """Delete the sandboxes of this run's earlier controllers. Returns how many there were."""
-    chosen = selector({RUN: label_value(owner.run), ROLE: SANDBOX_ROLE})
+async def reap(config: SandboxConfig, run: str) -> int:
+    """Delete all sandboxes of a run that has no controller. Returns how many there were. Raises as `open` does."""
+    settings = config.kubernetes
+    connection = await connect(kubeconfig=settings.kubeconfig, context=settings.context, namespace=settings.namespace)
+    async with KubernetesClient(connection, retry_for_s=settings.reconnect_s) as client:
+        return await delete_older(client, run)
+
+
+async def delete_older(client: KubernetesClient, run: str, *, epoch: int | None = None) -> int:
+    """Delete the sandboxes of a run's controllers of epochs below `epoch`, or of all. Returns how many there were."""
+    chosen = selector({RUN: label_value(run), ROLE: SANDBOX_ROLE})
     number = 0
-    for resource in (PODS, CONFIG_MAPS, NETWORK_POLICIES):
-        for found in (await client.list_all(resource, labels=chosen)).items:
+    for resource in SANDBOX_KINDS:
+        try:
+            listed = await client.list_all(resource, labels=chosen)
+        except NotFound:  # a kind that the cluster does not serve
+            continue
+        for found in listed.items:
             meta = found["metadata"]
-            epoch = meta["labels"].get(EPOCH, "")
-            if epoch.isdigit() and int(epoch) < owner.epoch:
+            theirs = meta["labels"].get(EPOCH, "")
+            if epoch is None or (theirs.isdigit() and int(theirs) < epoch):
                 number += await client.delete(resource, meta["name"]) and resource is PODS
     return number
 
 
 async def delete_life(client: KubernetesClient, owner: SandboxOwner, shared: list[tuple[Resource, str]]) -> None:
-    """Delete the pods of one controller's life and what they shared, and wait until the pods are gone."""
+    """Delete what one controller's life made, and wait until its pods are gone. What they share goes first: with a warm
+    pool of the cluster's there, pods would come back."""
     chosen = selector({RUN: label_value(owner.run), ROLE: SANDBOX_ROLE, EPOCH: str(owner.epoch)})
-    await client.delete_all(PODS, labels=chosen)
     for resource, name in reversed(shared):
         await client.delete(resource, name)
+    if any(resource is SANDBOX_TEMPLATES for resource, _ in shared):
+        await client.delete_all(SANDBOX_CLAIMS, labels=chosen)
+    await client.delete_all(PODS, labels=chosen)
     try:
         async with asyncio.timeout(GONE_TIMEOUT_S):
             while (await client.list_all(PODS, labels=chosen)).items:  # noqa: ASYNC110 (elsewhere)

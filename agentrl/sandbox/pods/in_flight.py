@@ -7,7 +7,7 @@ import asyncio
 from agentrl.sandbox.pods.active_timer import ActiveTimer
 from agentrl.sandbox.pods.calls import Command
 from agentrl.sandbox.pods.views import PodView
-from agentrl.sandbox.pods.words import Lost, Outcome
+from agentrl.sandbox.pods.words import Lost, Outcome, Unending
 
 KILL_GRACE_S = 10.0
 """How long a killed command may take to die before its result is given up."""
@@ -70,8 +70,7 @@ class InFlight:
             if ending.done():
                 return ending.result()
             await command.drop()
-            late = f"it did not end within {KILL_GRACE_S:g} s of being killed"
-            return Lost(True, late if self._overdue.is_set() else "its pod ended")
+            return Unending() if self._overdue.is_set() else Lost(True, "its pod ended")
         finally:
             for task in (ending, *others):
                 task.cancel()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any, TypeAlias
 
-from agentrl.errors import UserError
 from agentrl.kubernetes.names import RUN, labels, object_name
 from agentrl.sandbox.config import SandboxConfig
 from agentrl.sandbox.owner import SandboxOwner
@@ -170,10 +169,3 @@ def network_policy(owner: SandboxOwner, *, internet: bool) -> Object:
             "egress": [anywhere] if internet else [],
         },
     }
-
-
-def check_overrides(config: SandboxConfig) -> None:
-    """Raises UserError for overrides that are no part of a pod, before anything is made."""
-    unknown = set(config.kubernetes.overrides) - {"metadata", "spec"}
-    if unknown:
-        raise UserError(f"sandbox.kubernetes.overrides: {sorted(unknown)[0]}: a pod has metadata and spec")

@@ -104,6 +104,10 @@ class PodProvider:
 
     # --- what another kind of pod does in its own way
 
+    async def _connect(self) -> None:
+        """Raises UserError, KubernetesError."""
+        await self.cluster.open()
+
     async def _make(self, spec: SandboxSpec, on_begin: Callable[[], None]) -> PodView:
         """Have a pod made. Raises SandboxError, UserError, and has left none then."""
         number = f"sb-{next(self._numbers)}"
@@ -128,7 +132,7 @@ class PodProvider:
         if self._closed:
             raise SandboxError("the sandbox provider is closed")
         if self._opening is None:
-            self._opening = asyncio.create_task(self.cluster.open())
+            self._opening = asyncio.create_task(self._connect())
         opening = self._opening
         try:
             await asyncio.shield(opening)

@@ -12,6 +12,7 @@
 # long as somebody is there: at its end, or at a line, the command is killed with all that it started.
 
 umask 022
+bin=/.agentrl/bin/run
 top=/.agentrl/state
 own=$top/own
 [ -d "$top" ] || { echo "no $top: this is not a sandbox's pod" >&2; exit 1; }
@@ -45,14 +46,18 @@ scan_since() {
   done
 }
 
-# Kill them, and what they start meanwhile: stopped first, so that they cannot run away. Sets $killed to how many.
+# Kill them, and what they start meanwhile: stopped first, so that they cannot run away. Sets $killed to how many. What
+# forks faster than that is killed by the kernel at one stroke, with all else in here, this operation's helpers included:
+# only where process 1 is ours, for then nothing but the pod is in here.
 kill_since() {
   killed=0 tries=0
-  while scan_since && [ -n "$since" ] && [ "$tries" -lt 500 ]; do
+  while scan_since && [ -n "$since" ]; do
     kill -STOP $since 2>/dev/null
     kill -KILL $since 2>/dev/null
     [ "$number" -le "$killed" ] || killed=$number
     tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || { [ "$tries" -lt 120 ] && grep -q "$bin" /proc/1/cmdline && kill -KILL -1; }
+    [ "$tries" -lt 200 ] || break
   done
 }
 

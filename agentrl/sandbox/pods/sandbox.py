@@ -28,6 +28,7 @@ from agentrl.sandbox.pods.words import (
     Lost,
     Outcome,
     RunnerEnded,
+    Unending,
     become_script,
     call_script,
     listed_lines,
@@ -362,9 +363,13 @@ class PodSandbox:
             return _could_not_run(outcome.problem), b""
         if isinstance(outcome, RunnerEnded) and await self.probe():
             # Nothing outside ends the runner alone: the command killed it, or used up the memory.
-            code = outcome.exit_code or 0
-            return ExecResult(exit_code=None, signal=max(code - 128, 0) or None, stdout=b"", stderr=b""), b""
-        raise await self._lost(outcome.why if isinstance(outcome, Lost) else "the command and its runner ended")
+            signal = max((outcome.exit_code or 0) - 128, 0) or None
+            return ExecResult(exit_code=None, signal=signal, stdout=b"", stderr=b"", timed_out=flight.timed_out), b""
+        if isinstance(outcome, Unending) and await self.probe():
+            return ExecResult(
+                exit_code=None, signal=None, stdout=b"", stderr=b"", timed_out=True, leftover_processes=1
+            ), b""
+        raise await self._lost(outcome.why if isinstance(outcome, Lost) else "neither command nor pod answers")
 
     # --- what else is asked of the pod
 

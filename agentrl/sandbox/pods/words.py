@@ -189,7 +189,12 @@ class Lost:
     why: str
 
 
-Outcome: TypeAlias = Finished | CouldNotRun | RunnerEnded | Lost
+@dataclass(frozen=True)
+class Unending:
+    """It was to be killed, and is not known to have ended."""
+
+
+Outcome: TypeAlias = Finished | CouldNotRun | RunnerEnded | Unending | Lost
 
 
 def begun_line(secret: str) -> bytes:
