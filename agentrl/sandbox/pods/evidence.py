@@ -19,7 +19,7 @@ CONTAINER = "sandbox"
 """Name of the container that commands run in."""
 _KILLED = 128 + 9
 _OWN_DISK = re.compile(
-    r"local ephemeral storage usage exceeds|exceeded its local ephemeral storage limit|Usage of EmptyDir volume"
+    r"ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit|Usage of EmptyDir volume"
 )
 """Of an eviction's message: the pod went beyond its own limits. A node that is low on resources says so instead."""
 _NODE_LOST = ("NodeLost", "NodeShutdown", "Shutdown", "Terminated", "ContainerStatusUnknown")
@@ -41,7 +41,7 @@ class PodEnd:
 def end_of(pod: Object) -> PodEnd | None:
     """How the pod ended, or is ending; None while it may live."""
     status, meta = pod.get("status") or {}, pod["metadata"]
-    reason, said = str(status.get("reason") or ""), str(status.get("message") or "")
+    reason, said = str(status.get("reason") or ""), str(status.get("message") or "").strip()
     terminated = _terminated(status)
     if reason == "Evicted" and _OWN_DISK.search(said):
         return PodEnd(Death.OUT_OF_DISK, f"evicted: {said}")
