@@ -10,6 +10,7 @@ from agentrl.config.lint import Finding, LintFacts
 from agentrl.config.lint import error as _error
 from agentrl.config.lint import warning as _warning
 from agentrl.config.lint_bare import BARE_RULES
+from agentrl.config.lint_inference import INFERENCE_RULES
 from agentrl.config.lint_kubernetes import KUBERNETES_RULES
 from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.schema import JobConfig
@@ -438,4 +439,5 @@ RULES: tuple[Rule, ...] = (
     *BARE_RULES,
     *KUBERNETES_RULES,
     *LEARNING_RULES,
+    *INFERENCE_RULES,
 )
