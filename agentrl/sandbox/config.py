@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from agentrl.bounds import Count, CountOrZero, Positive, Seconds
+from agentrl.sandbox.pods.config import PodConfig
 
 
 class SandboxBackend(Enum):
@@ -13,6 +14,17 @@ class SandboxBackend(Enum):
 
     bubblewrap = "bubblewrap"
     """Linux namespaces on this machine (bwrap): own pids, no network, no host files but a read-only base."""
+
+    kubernetes = "kubernetes"
+    """Pods of a Kubernetes cluster, of the tasks' own container images."""
+
+    agent_sandbox = "agent_sandbox"
+    """Claims of agent-sandbox (agents.x-k8s.io), which keeps the pods warm."""
+
+    @property
+    def runs_containers(self) -> bool:
+        """Whether a task's container image is what its sandbox holds."""
+        return self in (SandboxBackend.kubernetes, SandboxBackend.agent_sandbox)
 
 
 class Isolation(Enum):
@@ -75,6 +87,10 @@ class SandboxConfig:
     cache_dir: str | None = None
     """Folder of built image layers, shared by all runs. null: agentrl in the user's cache folder."""
 
+    cache_mb: Count = 20480
+    """What the built layers may take, in MiB. Beyond it those go that no process uses, the least recently used
+    first."""
+
     build_network: bool = False
     """Whether commands that build images have this machine's network, its own services included. Never while an agent
     acts."""
@@ -99,3 +115,6 @@ class SandboxConfig:
     lifetime_s: Seconds = 1800.0
     """A sandbox that was handed out longer ago than this is closed, as a safety net; while it is frozen this stands
     still. Must exceed the episode deadline."""
+
+    kubernetes: PodConfig = field(default_factory=PodConfig)
+    """Pods of the backends kubernetes and agent_sandbox."""
