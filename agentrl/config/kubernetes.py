@@ -16,6 +16,7 @@ from agentrl.config.schema import JobConfig
 from agentrl.config.tree import to_text
 from agentrl.controller.config import num_swing
 from agentrl.inference.config import Device, EngineBackend
+from agentrl.sandbox.config import SandboxBackend
 
 
 def in_cluster(config: JobConfig) -> bool:
@@ -61,8 +62,8 @@ def submission_of(run: str, config: JobConfig) -> Submission:
 
 def sandbox_rules(config: JobConfig) -> list[Object]:
     """What the sandboxes' provider needs in the Role of its controller."""
-    backend = config.sandbox.backend.name
-    if backend not in ("kubernetes", "agent_sandbox"):
+    backend = config.sandbox.backend
+    if not backend.runs_containers:
         return []
     rules = [
         rule("", ["pods"], ["get", "list", "watch", "create", "delete", "deletecollection", "patch"]),
@@ -71,7 +72,7 @@ def sandbox_rules(config: JobConfig) -> list[Object]:
         rule("", ["configmaps"], ["get", "list", "create", "delete", "patch"]),
         rule("networking.k8s.io", ["networkpolicies"], ["get", "list", "create", "delete"]),
     ]
-    if backend == "agent_sandbox":
+    if backend is SandboxBackend.agent_sandbox:
         made = ["sandboxtemplates", "sandboxwarmpools", "sandboxclaims"]
         verbs = ["get", "list", "watch", "create", "delete", "patch"]
         rules.append(rule("extensions.agents.x-k8s.io", made, verbs))
