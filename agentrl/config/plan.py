@@ -12,13 +12,15 @@ from operator import attrgetter
 from agentrl.config.lint import Finding, LintFacts, lint
 from agentrl.config.policy_lag import LagPlan, predict_lag
 from agentrl.config.schema import JobConfig
-from agentrl.inference.config import Dtype, EngineBackend
+from agentrl.inference.config import Dtype, EngineBackend, Router
 from agentrl.model.config import Recipe
 from agentrl.sandbox.config import Isolation, SandboxConfig
 
 _MIB = 1 << 20
 CONTROLLER_BYTES = 120 * _MIB
 """Resident memory of a Python process with aiohttp and the tokenizer."""
+ROUTER_BYTES = 80 * _MIB
+"""Resident memory of sglang-router 0.3.2 before it has served anything."""
 TORCH_BYTES = 300 * _MIB
 """Resident memory of a process that imported torch and the model code."""
 ADAM_BYTES_PER_PARAMETER = 16
@@ -208,6 +210,8 @@ def _processes(config: JobConfig, facts: PlanFacts) -> list[ProcessPlan]:
             when="the whole run",
         ),
     ]
+    if inference.router is Router.sglang:
+        plans.insert(2, _router(inference.router_url))
     if model.recipe is Recipe.none:
         return plans
     warm_up = ProcessPlan(
@@ -219,6 +223,17 @@ def _processes(config: JobConfig, facts: PlanFacts) -> list[ProcessPlan]:
         when="before step 0",
     )
     return [plans[0], warm_up, *plans[1:]]
+
+
+def _router(url: str | None) -> ProcessPlan:
+    return ProcessPlan(
+        role="router",
+        count=1,
+        command="python -m sglang_router.launch_router" if url is None else f"attached at {url}, not started",
+        threads=1,
+        memory_bytes=ROUTER_BYTES,
+        when="the whole run",
+    )
 
 
 def _engine_bytes(config: JobConfig, shape: ModelShape) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 from agentrl.cluster.local import LocalCluster
 from agentrl.config.schema import JobConfig
-from agentrl.controller.brain import places_for
+from agentrl.controller.brain import places_for, routed_for
 from agentrl.controller.evaluation.fingerprint import fingerprint
 from agentrl.controller.evaluation.pass_at_k import estimate
 from agentrl.controller.fleet.fleet import Fleet
@@ -107,6 +107,7 @@ async def evaluate_weights(
             on_quarantine=lambda name, why: mistrusted.append(f"{name}: {why}"),
             probe_tolerance=tolerance(config.publish, config.inference.dtype),
             places=places_for(config),
+            routed=routed_for(config),
         )
         runner = EpisodeRunner(
             agent=config.agent,

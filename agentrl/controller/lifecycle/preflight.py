@@ -13,8 +13,9 @@ from agentrl.config.schema import JobConfig
 from agentrl.controller.lifecycle.run_directory import name_taken
 from agentrl.errors import UserError
 from agentrl.inference.attached import check_attached
-from agentrl.inference.config import EngineBackend
-from agentrl.inference.sglang_checks import check_environment
+from agentrl.inference.config import EngineBackend, Router
+from agentrl.inference.servers import router_python
+from agentrl.inference.sglang_checks import check_environment, check_router
 from agentrl.model.config import Recipe
 from agentrl.model.prepare import check_folder
 from agentrl.rollout.chat import Chat
@@ -92,6 +93,8 @@ def preflight(config: JobConfig, *, state_dir: Path | None = None) -> list[str]:
         check_environment(config.inference.sglang)
     elif config.inference.backend is EngineBackend.attached:
         check_attached(config.inference.urls)
+    if config.inference.router is Router.sglang and config.inference.router_url is None:
+        check_router(router_python(config.inference))
     return check_inputs(config, left=left)
 
 
