@@ -50,7 +50,9 @@ def router_is_elsewhere(config: JobConfig, facts: LintFacts) -> Iterator[Finding
     """A router that agentrl starts is a process of one machine: in a cluster it is a Deployment of the user's."""
     inference = config.inference
     if in_cluster(config) and inference.router is Router.sglang and inference.router_url is None:
-        yield error("inference.router", "no router is started in a cluster", "set inference.router_url, or leave it out")
+        yield error(
+            "inference.router", "no router is started in a cluster", "set inference.router_url, or leave it out"
+        )
 
 
 def trainer_spread(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
