@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from agentrl.bounds import Count, CountOrZero, Positive, Seconds
+from agentrl.sandbox.pods.config import PodConfig
 
 
 class SandboxBackend(Enum):
@@ -13,6 +14,17 @@ class SandboxBackend(Enum):
 
     bubblewrap = "bubblewrap"
     """Linux namespaces on this machine (bwrap): own pids, no network, no host files but a read-only base."""
+
+    kubernetes = "kubernetes"
+    """Pods of a Kubernetes cluster, of the tasks' own container images."""
+
+    agent_sandbox = "agent_sandbox"
+    """Claims of agent-sandbox (agents.x-k8s.io), which keeps the pods warm."""
+
+    @property
+    def runs_containers(self) -> bool:
+        """Whether a task's container image is what its sandbox holds."""
+        return self in (SandboxBackend.kubernetes, SandboxBackend.agent_sandbox)
 
 
 class Isolation(Enum):
@@ -104,3 +116,6 @@ class SandboxConfig:
     lifetime_s: Seconds = 1800.0
     """A sandbox that was handed out longer ago than this is closed, as a safety net; while it is frozen this stands
     still. Must exceed the episode deadline."""
+
+    kubernetes: PodConfig = field(default_factory=PodConfig)
+    """Pods of the backends kubernetes and agent_sandbox."""

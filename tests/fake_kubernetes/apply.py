@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 from . import errors
-from .errors import Object
+from .errors import Object, copied
 from .patch import merge_key
 from .resources import Target
 from .store import now_text
@@ -22,10 +21,10 @@ def merge(target: Target, before: Object | None, said: Object, manager: str, *, 
         ApiError: 409, another manager that applied before has set a field to something else.
     """
     resource, sub = target.resource, target.subresource
-    said = deepcopy(said)
+    said = copied(said)
     said.get("metadata", {}).pop("managedFields", None)
     mine = _leaves(said)
-    live: Object = deepcopy(before) if before is not None else {}
+    live: Object = copied(before) if before is not None else {}
     managers = {
         entry["manager"]: entry
         for entry in (live.get("metadata") or {}).get("managedFields") or []

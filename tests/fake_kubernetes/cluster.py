@@ -115,6 +115,16 @@ class FakeCluster:
 
         return self._await(waited())
 
+    def wait_gone(self, resource: Resource, name: str, *, namespace: str = "default", timeout_s: float = 30) -> None:
+        """Wait until there is no object of a name."""
+
+        async def waited() -> None:
+            async with asyncio.timeout(timeout_s):
+                while self._machine.store.find(resource, namespace, name) is not None:
+                    await self._machine.next_change()
+
+        self._await(waited())
+
     # What tests want of it
 
     def deny(self, plural: str, message: str, *, name: str = "*", times: int | None = None) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 from . import custom
-from .errors import Object
+from .errors import Object, copied
 from .resources import CLAIMS, JOBS, NAMESPACES, PODS, SECRETS, SERVICES, STATEFUL_SETS, Resource
 
 PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
@@ -57,7 +56,7 @@ def carry_over(resource: Resource, thing: Object, before: Object) -> None:
 
 def _fill(thing: Object, values: Object) -> None:
     for key, value in values.items():
-        thing.setdefault(key, deepcopy(value))
+        thing.setdefault(key, copied(value))
 
 
 def _encode_secret(thing: Object) -> None:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import random
+import uuid
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from .resources import Resource
 
 Object = dict[str, Any]
+
+
+def new_uid() -> str:
+    """A uid. Not from the kernel's source of randomness: thousands are made."""
+    return str(uuid.UUID(int=random.getrandbits(128), version=4))
+
+
+def copied(thing: Any) -> Any:
+    """A copy of an object, all of it. Objects are JSON: reading what was written is ten times as fast as deepcopy."""
+    return msgspec.json.decode(msgspec.json.encode(thing))
 
 
 @dataclass(frozen=True)

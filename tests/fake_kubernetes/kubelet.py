@@ -108,6 +108,7 @@ class Kubelet:
             self.store,
             lambda kind, name: self.store.find(kinds[kind], namespace, name),
             token,
+            writes=self.runtime.has_processes,
         )
 
     # Faults

@@ -29,6 +29,8 @@ class LogHandler:
         pod = self.kubelet.store.get(PODS, target.namespace, target.name)
         container = choose_container(pod, query.get("container", ""))
         path = self._path(pod["metadata"]["uid"], container, previous=query.get("previous") in TRUE)
+        if path is None and not self.kubelet.runtime.has_processes:
+            return web.Response()
         if path is None:
             if query.get("previous") in TRUE:
                 raise errors.bad_request(

@@ -94,7 +94,7 @@ class Machine:
         self.front = Front(self.api, bookmark_s=bookmark_s)
         self.certificates = Certificates(folder)
         self.server = Server(self.front, self.certificates)
-        self.services = Services(self.store, folder / "run" / "hosts")
+        self.services = Services(self.store, folder / "run" / "hosts", forwards=images is not None)
         rules = None if images is None else tuple(images)
 
         def make_runtime(law: object) -> Runtime:

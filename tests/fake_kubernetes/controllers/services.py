@@ -21,7 +21,9 @@ Address = tuple[str, int]
 class Services:
     """What kube-proxy and the name server do."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path, *, forwards: bool) -> None:
+        """``forwards``: whether there are processes that could be reached, or that read names."""
+        self._forwards = forwards
         self._store = store
         self._folder = folder
         self._due = False
@@ -41,7 +43,7 @@ class Services:
         return folder
 
     def see(self, change: Change) -> None:
-        if change.resource in (SERVICES, PODS) and not self._due and not self._closed:
+        if self._forwards and change.resource in (SERVICES, PODS) and not self._due and not self._closed:
             self._due = True
             asyncio.get_running_loop().call_soon(self._refresh)
 
