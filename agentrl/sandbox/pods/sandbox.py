@@ -361,13 +361,12 @@ class PodSandbox:
             return result, outcome.handoff
         if isinstance(outcome, CouldNotRun):
             return _could_not_run(outcome.problem), b""
-        if isinstance(outcome, RunnerEnded) and await self.probe():
-            # Nothing outside ends the runner alone: the command killed it, or used up the memory.
-            signal = max((outcome.exit_code or 0) - 128, 0) or None
-            return ExecResult(exit_code=None, signal=signal, stdout=b"", stderr=b"", timed_out=flight.timed_out), b""
-        if isinstance(outcome, Unending) and await self.probe():
+        if isinstance(outcome, RunnerEnded | Unending) and await self.probe():
+            # Nothing outside ends the runner alone, or holds a killed command: it is the command's own doing.
+            await self._ask("kill_all")
+            code = outcome.exit_code or 0 if isinstance(outcome, RunnerEnded) else 0
             return ExecResult(
-                exit_code=None, signal=None, stdout=b"", stderr=b"", timed_out=True, leftover_processes=1
+                exit_code=None, signal=max(code - 128, 0) or None, stdout=b"", stderr=b"", timed_out=flight.timed_out
             ), b""
         raise await self._lost(outcome.why if isinstance(outcome, Lost) else "neither command nor pod answers")
 
