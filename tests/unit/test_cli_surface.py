@@ -18,6 +18,7 @@ SURFACE = {
     "show": [*FILE_AND_OVERRIDES, "--defaults", "--schema", "--json"],
     "resume": ["RUN", "--runs-dir", *REMOTE, "--detach", "-d", "--ctrl-c", "--json"],
     "stop": ["RUN", "--runs-dir", *REMOTE],
+    "control": ["RUN", "--config"],
     "ps": ["--runs-dir", *REMOTE, "--json"],
     "status": ["RUN", "--runs-dir", *REMOTE, "--json"],
     "watch": ["RUN", "--runs-dir", *REMOTE, "--ctrl-c"],
