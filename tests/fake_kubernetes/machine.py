@@ -94,7 +94,7 @@ class Machine:
         self.front = Front(self.api, bookmark_s=bookmark_s)
         self.certificates = Certificates(folder)
         self.server = Server(self.front, self.certificates)
-        self.services = Services(self.store, folder / "run" / "hosts", forwards=images is not None)
+        self.services = Services(self.store, self.recorder, folder / "run" / "hosts", forwards=images is not None)
         rules = None if images is None else tuple(images)
 
         def make_runtime(law: object) -> Runtime:
@@ -144,7 +144,12 @@ class Machine:
         await self.server.start()
 
     async def stop(self) -> None:
-        await self.server.stop()
+        try:
+            await self.server.stop()
+        finally:
+            await self._stop_pods()
+
+    async def _stop_pods(self) -> None:
         self.scheduler.close()
         self.garbage.close()
         for controller in self.controllers:

@@ -635,7 +635,7 @@ def test_the_pods_of_a_stateful_set_find_each_other_by_name(
     core.create_namespaced_service(
         namespace, {"metadata": {"name": "set"}, "spec": {"clusterIP": "None", "selector": selector}}
     )
-    service = {"selector": selector, "ports": [{"port": 80, "targetPort": "http"}]}
+    service = {"selector": selector, "ports": [{"port": 8080, "targetPort": "http"}]}
     core.create_namespaced_service(namespace, {"metadata": {"name": "web"}, "spec": service})
     container = {
         "env": [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
@@ -657,7 +657,7 @@ def test_the_pods_of_a_stateful_set_find_each_other_by_name(
     cluster.wait(STATEFUL_SETS, "set", lambda one: one["status"].get("readyReplicas") == 2, namespace=namespace)
     code, out, err = execute(
         core, namespace, "set-0", "python3", "-c",
-        "import socket; c = socket.create_connection(('web', 80)); print(c.recv(99)); "
+        "import socket; c = socket.create_connection(('web', 8080)); print(c.recv(99)); "
         "print(socket.gethostbyname('set-1.set') != socket.gethostbyname('set-0.set'))",
     )  # fmt: skip
 
