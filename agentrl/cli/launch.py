@@ -37,12 +37,12 @@ def launch(
         print(f"{finding.severity.value}: {finding}", file=sys.stderr)
 
     from agentrl.cli.foreground import drive
-    from agentrl.controller.lifecycle.preflight import preflight
+    from agentrl.controller.lifecycle.preflight import before_launch
     from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.observe.config import LiveView
 
     config = loaded.config
-    for warning in preflight(config):
+    for warning in before_launch(config):
         print(f"warning: {warning}", file=sys.stderr)
     run = RunDirectory.create(
         Path(config.cluster.runs_dir), config.name, stem=loaded.file.stem, config_text=loaded.text, config=config

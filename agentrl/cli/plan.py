@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from agentrl.cli.arguments import FileArgument, JsonOption, OverridesArgument
+from agentrl.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,16 +20,25 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(file: FileArgument, overrides: OverridesArgument = None, json_: JsonOption = False) -> None:
-    """Print what launching FILE would start, and lint it. Starts and writes nothing; exits with 2 on lint errors."""
+    """Print what launching FILE would start, and what would stop it, which exits with 2. Starts and writes nothing."""
+    from dataclasses import replace
+
     from agentrl.config.compose import load
     from agentrl.config.inspect_job import inspect_job
     from agentrl.config.lint import Severity
     from agentrl.config.plan import plan as make_plan
+    from agentrl.controller.lifecycle.preflight import before_launch
 
     loaded = load(file, overrides or [])
     made = make_plan(loaded.config, inspect_job(loaded.config, loaded.file))
+    failed = any(finding.severity is Severity.ERROR for finding in made.findings)
+    if not failed:
+        try:
+            made = replace(made, warnings=tuple(before_launch(loaded.config)))
+        except UserError as problem:
+            made, failed = replace(made, problem=str(problem)), True
     print_plan(made, as_json=json_)
-    if any(finding.severity is Severity.ERROR for finding in made.findings):
+    if failed:
         raise typer.Exit(2)
 
 
@@ -82,10 +92,13 @@ def _print_deadlines(plan: Plan) -> None:
 
 
 def _print_findings(console: Console, plan: Plan) -> None:
-    if not plan.findings:
-        console.print("\nlint     no findings")
-        return
     console.print()
+    if plan.problem is not None:
+        console.print(f"error    {plan.problem}")
+    for warning in plan.warnings:
+        console.print(f"warning  {warning}")
+    if not plan.findings:
+        console.print("lint     no findings")
     for finding in plan.findings:
         console.print(f"{finding.severity.value:<8} {finding}  [{finding.rule}]")
 

@@ -10,6 +10,7 @@ from agentrl.config.lint import Finding, LintFacts
 from agentrl.config.lint import error as _error
 from agentrl.config.lint import warning as _warning
 from agentrl.config.lint_bare import BARE_RULES
+from agentrl.config.lint_inference import INFERENCE_RULES
 from agentrl.config.lint_kubernetes import KUBERNETES_RULES
 from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.schema import JobConfig
@@ -200,6 +201,23 @@ def enough_heldout(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
     if asked > heldout:
         message = f"{asked} exceeds tasks.num_heldout ({heldout}): only those are evaluated"
         yield _warning("schedule.eval_tasks", message, f"set it to {heldout}")
+
+
+def room_to_evaluate(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """In the middle of a run training episodes keep their sandboxes while they stand still: with none left for the
+    evaluation, both would wait for ever."""
+    schedule, sandboxes = config.schedule, config.sandbox.max_sandboxes
+    if not schedule.eval_every:
+        return
+    if schedule.eval_tasks == 0 or config.tasks.num_heldout == 0:
+        yield _warning("schedule.eval_every", "is ignored: no task is evaluated", "set it to 0, or schedule.eval_tasks")
+    elif schedule.eval_every >= schedule.steps:
+        message = f"{schedule.eval_every}: schedule.steps is {schedule.steps}, and the last one is evaluated anyway"
+        yield _warning("schedule.eval_every", message, "lower it, or set it to 0")
+    elif sandboxes <= schedule.max_live_episodes:
+        message = f"needs sandboxes beside those of schedule.max_live_episodes ({schedule.max_live_episodes})"
+        hint = f"set sandbox.max_sandboxes above {schedule.max_live_episodes}, or schedule.max_live_episodes lower"
+        yield _error("schedule.eval_every", message, hint)
 
 
 def sandboxes_for_live(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
@@ -401,6 +419,7 @@ RULES: tuple[Rule, ...] = (
     tasks_fill_window,
     enough_tasks,
     enough_heldout,
+    room_to_evaluate,
     sandboxes_for_live,
     kv_for_live,
     episode_fits_context,
@@ -420,4 +439,5 @@ RULES: tuple[Rule, ...] = (
     *BARE_RULES,
     *KUBERNETES_RULES,
     *LEARNING_RULES,
+    *INFERENCE_RULES,
 )

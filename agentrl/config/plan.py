@@ -11,13 +11,15 @@ from operator import attrgetter
 
 from agentrl.config.lint import Finding, LintFacts, lint
 from agentrl.config.schema import JobConfig
-from agentrl.inference.config import Dtype, EngineBackend
+from agentrl.inference.config import Dtype, EngineBackend, Router
 from agentrl.model.config import Recipe
 from agentrl.sandbox.config import Isolation, SandboxConfig
 
 _MIB = 1 << 20
 CONTROLLER_BYTES = 120 * _MIB
 """Resident memory of a Python process with aiohttp and the tokenizer."""
+ROUTER_BYTES = 80 * _MIB
+"""Resident memory of sglang-router 0.3.2 before it has served anything."""
 TORCH_BYTES = 300 * _MIB
 """Resident memory of a process that imported torch and the model code."""
 ADAM_BYTES_PER_PARAMETER = 16
@@ -107,7 +109,7 @@ class BatchPlan:
     episodes: int
     """Trained episodes of the whole run."""
     eval_episodes: int
-    """Greedy episodes before and after, together."""
+    """Greedy episodes of all evaluations together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,10 @@ class Plan:
     batch: BatchPlan
     deadlines: tuple[Deadline, ...]
     findings: tuple[Finding, ...]
+    problem: str | None = None
+    """Why this machine would not start it, if the lint finds no error; looked for by whoever prints the plan."""
+    warnings: tuple[str, ...] = ()
+    """What a launch would say beside the findings."""
 
 
 def plan(config: JobConfig, facts: PlanFacts | None = None) -> Plan:
@@ -201,6 +207,8 @@ def _processes(config: JobConfig, facts: PlanFacts) -> list[ProcessPlan]:
             when="the whole run",
         ),
     ]
+    if inference.router is Router.sglang:
+        plans.insert(2, _router(inference.router_url))
     if model.recipe is Recipe.none:
         return plans
     warm_up = ProcessPlan(
@@ -212,6 +220,17 @@ def _processes(config: JobConfig, facts: PlanFacts) -> list[ProcessPlan]:
         when="before step 0",
     )
     return [plans[0], warm_up, *plans[1:]]
+
+
+def _router(url: str | None) -> ProcessPlan:
+    return ProcessPlan(
+        role="router",
+        count=1,
+        command="python -m sglang_router.launch_router" if url is None else f"attached at {url}, not started",
+        threads=1,
+        memory_bytes=ROUTER_BYTES,
+        when="the whole run",
+    )
 
 
 def _engine_bytes(config: JobConfig, shape: ModelShape) -> int:
@@ -240,8 +259,14 @@ def _batch(config: JobConfig) -> BatchPlan:
         max_sampled_per_step=episodes * sampled,
         steps=config.schedule.steps,
         episodes=episodes * config.schedule.steps,
-        eval_episodes=2 * min(config.schedule.eval_tasks, config.tasks.num_heldout),
+        eval_episodes=_evaluations(config) * min(config.schedule.eval_tasks, config.tasks.num_heldout),
     )
+
+
+def _evaluations(config: JobConfig) -> int:
+    """Before the first step, after the last one, and in between."""
+    every, steps = config.schedule.eval_every, config.schedule.steps
+    return 2 + ((steps - 1) // every if every else 0)
 
 
 def _deadlines(config: JobConfig) -> tuple[Deadline, ...]:

@@ -17,10 +17,12 @@ from agentrl.controller.balance.gpu_time import TRAINER
 from agentrl.controller.balance.switching import Switching
 from agentrl.controller.config import num_swing
 from agentrl.controller.controller import Controller, Trainer
+from agentrl.controller.evaluation.heldout import BEFORE
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
-from agentrl.controller.fleet.places import Places
+from agentrl.controller.fleet.places import Places, Pool
 from agentrl.controller.fleet.publication import ProbeOf, read_probe, tolerance
+from agentrl.controller.fleet.routed import Routed
 from agentrl.controller.lifecycle.records import LedgerRecords
 from agentrl.controller.lifecycle.recovery import Recovered, load_batch, recover
 from agentrl.controller.lifecycle.watchdog import Watchdog
@@ -30,6 +32,7 @@ from agentrl.controller.scheduling.progress import Progress
 from agentrl.controller.scheduling.ready_pool import ReadyPool
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.errors import LedgerError, Superseded
+from agentrl.inference.config import Router
 from agentrl.ledger.accounts import Accounts
 from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import Event, Observer, Observers, Warned
@@ -119,7 +122,7 @@ class Brain:
     def _expect_first(self) -> None:
         """Have the first sandboxes started while the engines come up."""
         heldout = self.dataset.heldout[: self.config.schedule.eval_tasks]
-        if heldout and "before" not in self.recovered.evaluated:
+        if heldout and BEFORE not in self.recovered.evaluated:
             self.sandboxes.expect([(task.spec, 1) for task in heldout], due=len(heldout))
         else:
             self.collector.expect_first()
@@ -168,6 +171,7 @@ def assemble(
         probe_tolerance=tolerance(config.publish, config.inference.dtype),
         swing=engine_names(config)[: num_swing(config.schedule.swing, config.inference.num_engines)],
         places=places_for(config) if places is None else places,
+        routed=routed_for(config),
     )
     desk = TrainerDesk(
         epoch=ledger.epoch,
@@ -252,7 +256,15 @@ class _Late:
 
 def places_for(config: JobConfig) -> Places:
     """Empty ones, with the job's rules."""
-    return Places(kv_share=config.schedule.kv_share, keep_s=config.schedule.keep_context_s)
+    kind = Places if config.inference.router is Router.direct else Pool
+    return kind(kv_share=config.schedule.kv_share, keep_s=config.schedule.keep_context_s)
+
+
+def routed_for(config: JobConfig) -> Routed | None:
+    """None: the fleet itself chooses engines."""
+    if config.inference.router is Router.direct:
+        return None
+    return Routed(control_timeout_s=config.publish.timeout_s)
 
 
 def _group_book(config: JobConfig) -> GroupBook:

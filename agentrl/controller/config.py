@@ -95,6 +95,10 @@ class ScheduleConfig:
     eval_tasks: CountOrZero = 32
     """Held-out tasks acted on greedily before the first and after the last step; 0 turns evaluation off."""
 
+    eval_every: CountOrZero = 0
+    """Also after every so many steps, while training episodes stand still and keep their sandboxes: those of the
+    evaluation come on top of max_live_episodes. 0: not in the middle of a run."""
+
 
 def num_swing(swing: str, num_engines: int) -> int:
     """How many of the engines are swing engines; engine-0 is the first."""

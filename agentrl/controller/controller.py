@@ -17,12 +17,12 @@ from typing import Protocol
 from agentrl.clock import monotonic, wall
 from agentrl.config.schema import JobConfig
 from agentrl.controller.balance.switching import Switching
-from agentrl.controller.evaluation.heldout import evaluate
+from agentrl.controller.evaluation.heldout import AFTER, BEFORE, between, due, evaluate, is_evaluation
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.publication import ProbeOf
 from agentrl.controller.lifecycle.recovery import Recovered, load_batch
-from agentrl.controller.scheduling.admission import max_live_episodes
+from agentrl.controller.scheduling.admission import eval_episodes
 from agentrl.controller.scheduling.collector import Collector
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.ledger.ledger import Ledger
@@ -92,13 +92,15 @@ class Controller:
             self._ledger.publish_step(self._fleet.weights.version)
         async with asyncio.TaskGroup() as group:
             collecting = group.create_task(self._collector.run(), name="collector")
-            await self._evaluate("before")
+            await self._evaluate(BEFORE)
+            if self._due(self._fleet.weights.version):
+                await self._evaluate(between(self._fleet.weights.version))
             if self._recovered.pending is not None:
                 await self._train_and_publish(self._recovered.pending)
             for step in range(self._fleet.weights.version + 1, self._schedule.steps + 1):
                 await self._train_and_publish(await self._collect(step))
             collecting.cancel()
-        await self._evaluate("after")
+        await self._evaluate(AFTER)
         self._desk.finish("all steps are done")
 
     # --- one step
@@ -164,6 +166,8 @@ class Controller:
             )
         )
         await self._publish(Weights(report.weights_path, row.step, self._probe_of(report.weights_path)))
+        if self._due(row.step):
+            await self._evaluate_between(row.step)
 
     async def _train(self, batch: TrainBatch) -> StepDone:
         """The trainer's report on a batch; a trainer that misses the step's deadline is restarted."""
@@ -184,6 +188,8 @@ class Controller:
         last = weights.version == self._schedule.steps  # there every engine shall prove that it serves the result
         returns = last or self._switching.after_training(weights.version + 1)
         self._switching.publishing()
+        if self._due(weights.version):
+            self._fleet.let_only(is_evaluation)
         async with asyncio.TaskGroup() as group:
             if returns:
                 group.create_task(self._switching.take_back())
@@ -209,13 +215,24 @@ class Controller:
         folder, keep_versions = Path(weights.path).parent, self._config.publish.keep_versions
         prune_weights(folder, keep=keep_versions, in_use=self._fleet.weights_in_use)
 
+    def _due(self, version: int) -> bool:
+        return due(version, every=self._schedule.eval_every, steps=self._schedule.steps)
+
+    async def _evaluate_between(self, version: int) -> None:
+        """While training episodes stand still, with the engines that are there."""
+        try:
+            await self._evaluate(between(version))
+        finally:
+            self._fleet.let_only(None)
+
     async def _evaluate(self, label: str) -> None:
         """Once per label and run; nothing else acts meanwhile."""
         tasks = self._heldout[: self._schedule.eval_tasks]
         if not tasks or label in self._recovered.evaluated:
             return
         self._collector.pause_launching()
-        await self._switching.take_back()
+        if not self._fleet.num_up:
+            await self._switching.take_back()
         self._phase("evaluating", label)
         version = self._fleet.weights.version
         success = await evaluate(
@@ -225,7 +242,7 @@ class Controller:
             runner=self._runner,
             ledger=self._ledger,
             seed=self._config.seed,
-            max_live=max_live_episodes(self._config),
+            max_live=eval_episodes(self._config),
         )
         if success is None:
             self._observer.emit(Warned(message=f"evaluation {label}: no episode with a usable verdict"))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import aiohttp
@@ -15,12 +17,15 @@ import msgspec
 
 from agentrl.errors import AgentrlError, EngineError, EngineRequestError
 from agentrl.inference.engine import EngineLoad, FinishReason, Generation, PauseMode, SamplingParams
+from agentrl.inference.labels import NOT_OURS, parse_label, weight_label
 from agentrl.inference.sglang_checks import missing_paths
 
 _HEALTH_TIMEOUT_S = 5.0
 _KEEP_ALIVE_S = 4.0
 """Below the 5 s after which uvicorn drops an idle connection: so that a request never meets one being dropped."""
 _DETAIL_CHARS = 300
+ROUTING_KEY = "X-SMG-Routing-Key"
+"""Header by which SGLang's router keeps requests on one worker."""
 
 _BUILD = (
     "version", "device", "dtype", "quantization", "kv_cache_dtype", "torchao_config", "tp_size", "ep_size",
@@ -79,8 +84,10 @@ class _Updated(msgspec.Struct):
 class SGLangClient:
     """One server at `url`. `request_timeout_s` is the deadline of every request, generation included."""
 
-    def __init__(self, name: str, url: str, *, request_timeout_s: float) -> None:
+    def __init__(self, name: str, url: str, *, request_timeout_s: float, signed: bool = False) -> None:
+        """`signed`: the engine's name is part of its version label, so that an answer through a router names it."""
         self._name = name
+        self._signature = name if signed else None
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=request_timeout_s)
         self._session: aiohttp.ClientSession | None = None
@@ -91,17 +98,28 @@ class SGLangClient:
     def name(self) -> str:
         return self._name
 
+    @property
+    def url(self) -> str:
+        return self._url
+
     async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:
+        return await self.generate_under(self._serves, rid, input_ids, params)
+
+    async def generate_under(
+        self, version: int | None, rid: str, input_ids: list[int], params: SamplingParams, *, routing_key: str = ""
+    ) -> Generation:
+        """`version`: whose KV may be reused; None: not known. `routing_key`: for a router, if it is one at the URL."""
         sampling: dict[str, Any] = {"max_new_tokens": params.max_new_tokens, "temperature": params.temperature}
         if params.stop_token_ids:
             sampling["stop_token_ids"] = params.stop_token_ids
         if params.seed is not None:
             sampling["sampling_seed"] = params.seed
         body = {"rid": rid, "input_ids": input_ids, "sampling_params": sampling, "return_logprob": True}
-        if self._serves is not None:
+        if version is not None:
             # A name space of the prefix cache: what another version computed is not found in it.
-            body["extra_key"] = str(self._serves)
-        answer = await self._ask("POST", "/generate", body, _Generated, refusal=EngineRequestError)
+            body["extra_key"] = str(version)
+        headers = {ROUTING_KEY: routing_key} if routing_key else {}
+        answer = await self._ask("POST", "/generate", body, _Generated, refusal=EngineRequestError, headers=headers)
         return self._generation(answer, params)
 
     async def best_logprobs(self, ids: list[int], ends: list[int]) -> list[float]:
@@ -130,7 +148,7 @@ class SGLangClient:
     async def update_weights(self, path: str, version: int, *, flush_cache: bool = True) -> None:
         body = {
             "model_path": path,
-            "weight_version": str(version),
+            "weight_version": weight_label(version, self._signature),
             "flush_cache": flush_cache,
             "abort_all_requests": False,
         }
@@ -156,7 +174,9 @@ class SGLangClient:
         )
 
     async def version(self) -> int:
-        self._serves = self._parse_version((await self._ask("GET", "/model_info", None, _ModelInfo)).weight_version)
+        text = (await self._ask("GET", "/model_info", None, _ModelInfo)).weight_version
+        label = parse_label(text)
+        self._serves = label.version if label is not None and label.engine == self._signature else NOT_OURS
         return self._serves
 
     async def build(self) -> dict[str, str]:
@@ -197,51 +217,69 @@ class SGLangClient:
         if finish is FinishReason.LENGTH and ids and ids[-1] in params.stop_token_ids:
             # SGLang looks at the length first; a stop token in the last place is still a stop.
             finish = FinishReason.STOP
+        versions, engine = self._labels(meta, len(ids))
         return Generation(
             ids=ids,
             logprobs=logprobs,
-            versions=self._versions(meta, len(ids)),
+            versions=versions,
+            engine=engine,
             finish=finish,
             cached_tokens=meta.cached_tokens,
         )
 
-    def _versions(self, meta: _Meta, num_ids: int) -> list[int]:
-        """Of each output id: by spans where the server tells them, else all of one."""
-        if not meta.weight_versions:
-            return [self._parse_version(meta.weight_version)] * num_ids
+    def _labels(self, meta: _Meta, num_ids: int) -> tuple[list[int], str | None]:
+        """Version of each output id, by spans where the server tells them, else all of one; and who signed them."""
+        spans = meta.weight_versions or [_Span(meta.weight_version, 0, num_ids)]
         versions: list[int] = []
-        for span in meta.weight_versions:
+        signatures: set[str | None] = set()
+        for span in spans:
+            label = parse_label(span.version)
+            if label is None:
+                raise EngineError(f"{self._name}: weight version {span.version!r} is not a number")
             if span.start != len(versions):
                 raise EngineError(f"{self._name}: spans of weight versions do not follow one another")
-            versions += [self._parse_version(span.version)] * (span.end - span.start)
+            versions += [label.version] * (span.end - span.start)
+            signatures.add(label.engine)
         if len(versions) != num_ids:
             raise EngineError(f"{self._name}: weight versions of {len(versions)} ids, but there are {num_ids}")
-        return versions
-
-    def _parse_version(self, text: str) -> int:
-        try:
-            return int(text)
-        except ValueError as error:
-            raise EngineError(f"{self._name}: weight version {text!r} is not a number") from error
+        if len(signatures) > 1:
+            raise EngineError(f"{self._name}: one answer is signed by several engines")
+        return versions, signatures.pop()
 
     # --- transport ---------------------------------------------------------------------------------------------
 
     async def _ask(
-        self, method: str, path: str, body: Any, kind: type[A], refusal: type[AgentrlError] = EngineError
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        kind: type[A],
+        *,
+        refusal: type[AgentrlError] = EngineError,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> A:
         """Send a request and decode its answer."""
-        data = await self._send(method, path, body, refusal)
+        data = await self._send(method, path, body, refusal=refusal, headers=headers)
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
             raise EngineError(f"{self._name}: answer to {path} is not the API's: {error}") from error
 
-    async def _send(self, method: str, path: str, body: Any, refusal: type[AgentrlError] = EngineError) -> bytes:
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        *,
+        refusal: type[AgentrlError] = EngineError,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> bytes:
         """Send a request; the body of a 200 answer. HTTP 400 raises `refusal`."""
         data = None if body is None else msgspec.json.encode(body)
-        headers = {} if data is None else {"Content-Type": "application/json"}
+        typed = {} if data is None else {"Content-Type": "application/json"}
+        url = self._url + path
         try:
-            async with self._connected().request(method, self._url + path, data=data, headers=headers) as response:
+            async with self._connected().request(method, url, data=data, headers={**typed, **headers}) as response:
                 content = await response.read()
         except TimeoutError as error:
             raise EngineError(f"{self._name}: no answer to {path} within {self._timeout.total:g} s") from error

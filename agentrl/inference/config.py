@@ -37,6 +37,15 @@ class Device(Enum):
     """Small models, for tests: scripts/sglang/setup_cpu.sh makes the environment."""
 
 
+class Router(Enum):
+    """Who chooses the engine of an episode."""
+
+    direct = "direct"
+    """The controller: the engine with the most free KV, where the episode then stays."""
+    sglang = "sglang"
+    """SGLang's router, which keeps an episode on one engine by its routing key: for clusters that have one anyway."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SGLangConfig:
     """Real SGLang servers; for inference.backend sglang only."""
@@ -70,6 +79,16 @@ class InferenceConfig:
     urls: list[str] = field(default_factory=list)
     """Servers to attach to with backend attached, one an engine. They are never started or stopped, and must be able to
     read the run directory: that is where new weights are."""
+
+    router: Router = Router.direct
+    """Who chooses the engine of an episode. Orders to engines never go through a router."""
+
+    router_url: str | None = None
+    """A router that runs already, and is this run's alone: its workers are replaced. None: one is started."""
+
+    router_python: str | None = None
+    """Interpreter of an environment with sglang-router. None: inference.sglang.python with backend sglang, otherwise
+    agentrl's own."""
 
     max_running_requests: Count = 64
     """Requests decoded together in one engine; more wait in its queue."""

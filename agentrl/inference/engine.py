@@ -57,6 +57,8 @@ class Generation:
     finish: FinishReason
     cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache."""
+    engine: str | None = None
+    """Name of the engine that sampled it, where it goes through a router; None: not told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,11 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """Unique in the run; for routing, logs and metrics."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Where a router reaches it."""
         ...
 
     async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:

@@ -6,7 +6,9 @@ The supervisor starts what `command` says and asks `ready` until it gives the se
 from __future__ import annotations
 
 import json
+import math
 import socket
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -29,8 +31,9 @@ class ServerCommand:
 class ServerProgram(Protocol):
     """One engine's server, started again and again under the same name."""
 
-    def command(self, weights_path: str, version: int) -> ServerCommand:
-        """Start on these weights. Called before each start; what an earlier process left over is forgotten."""
+    def command(self, weights_path: str, label: str) -> ServerCommand:
+        """Start on these weights, which it calls `label`. Called before each start; what an earlier process left over
+        is forgotten."""
         ...
 
     async def ready(self, host: str) -> str | None:
@@ -57,14 +60,14 @@ class EmbeddedServer:
         self._listen = listen
         self._ready_file = ready_file
 
-    def command(self, weights_path: str, version: int) -> ServerCommand:
+    def command(self, weights_path: str, label: str) -> ServerCommand:
         self._ready_file.parent.mkdir(parents=True, exist_ok=True)
         self._ready_file.unlink(missing_ok=True)
         config = self._config
         argv = [
             self._python, "-m", "agentrl.inference.embedded",
             "--model-path", weights_path,
-            "--weight-version", str(version),
+            "--weight-version", label,
             "--host", self._listen.host, "--port", str(self._listen.port),
             "--ready-file", str(self._ready_file),
             "--max-running-requests", str(config.max_running_requests),
@@ -99,13 +102,13 @@ class SGLangServer:
         self._listen = listen
         self._port = 0
 
-    def command(self, weights_path: str, version: int) -> ServerCommand:
+    def command(self, weights_path: str, label: str) -> ServerCommand:
         config, sglang = self._config, self._config.sglang
         self._port = self._listen.port or _free_port()
         argv = [
             self._python, "-m", "sglang.launch_server",
             "--model-path", str(Path(weights_path).resolve()),  # a relative path is taken for a name on a model hub
-            "--weight-version", str(version),
+            "--weight-version", label,
             "--host", self._listen.host, "--port", str(self._port),
             "--device", sglang.device.value,
             "--dtype", config.dtype.value,
@@ -137,6 +140,32 @@ class SGLangServer:
         gpus = self._config.sglang.gpus_per_engine
         placed = ["--tp-size", str(gpus), "--base-gpu-id", str(self._first_gpu)]
         return [*placed, "--enable-memory-saver"] if self._swing else placed
+
+
+class RouterServer:
+    """`python -m sglang_router.launch_router`, on a port that was free a moment before. One for each start."""
+
+    def __init__(self, config: InferenceConfig) -> None:
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.argv = [
+            router_python(config), "-m", "sglang_router.launch_router",
+            "--host", "127.0.0.1", "--port", str(port),
+            "--policy", "manual", "--assignment-mode", "min_load",  # sticky by routing key
+            # The controller looks after engines and repeats what failed: the router is to do neither.
+            "--disable-retries", "--disable-circuit-breaker", "--disable-health-check",
+            "--worker-startup-check-interval", "1",
+            "--request-timeout-secs", str(math.ceil(config.request_timeout_s)),
+            "--prometheus-host", "127.0.0.1", "--prometheus-port", str(_free_port()),
+            "--log-level", "warn",
+        ]  # fmt: skip
+
+
+def router_python(config: InferenceConfig) -> str:
+    """Interpreter of the environment that the router is in."""
+    if config.router_python is not None:
+        return config.router_python
+    return config.sglang.python if config.backend is EngineBackend.sglang else sys.executable
 
 
 def server_program(

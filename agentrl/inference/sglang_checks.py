@@ -58,6 +58,15 @@ def check_environment(config: SGLangConfig) -> None:
         check_arguments(config.args, set(re.findall(r"--[a-z][a-z0-9-]*", known)))
 
 
+def check_router(python: str) -> None:
+    """The environment has a router. Raises UserError."""
+    if _run(python, "-c", "import sglang_router") is None:
+        raise UserError(
+            f"inference.router: no sglang-router in the environment of {python}",
+            hint=f"{python} -m pip install sglang-router==0.3.2",
+        )
+
+
 def check_arguments(arguments: Iterable[str], known: set[str]) -> None:
     """Raises UserError for an argument that the server does not know, or that another setting decides."""
     for argument in arguments:

@@ -15,6 +15,8 @@ from agentrl.observe.events import Event, RunEnded, Warned
 from agentrl.observe.plain import describe
 from agentrl.observe.state import RunState, sparkline
 
+_SHOWN_EVALUATIONS = 5
+
 
 class TerminalView:
     """Draws the state `1 / refresh_s` times a second while open; warnings scroll above it."""
@@ -62,8 +64,8 @@ def render(state: RunState) -> RenderableType:
     table.add_row("balance", Text(state.balance or "-"))
     table.add_row("processes", Text("  ".join(f"{role} {s}" for role, s in state.processes.items()) or "-"))
     if state.evaluations:
-        shown = "  ".join(f"{label} {success:.3f}" for label, success in state.evaluations.items())
-        table.add_row("greedy held-out", Text(shown))
+        shown = [f"{label} {success:.3f}" for label, success in state.evaluations.items()]
+        table.add_row("greedy held-out", Text("  ".join(shown[-_SHOWN_EVALUATIONS:])))
     return Panel(table, title=Text(f"agentrl  {state.name}"), subtitle=Text(state.directory), title_align="left")
 
 

@@ -75,6 +75,10 @@ class SandboxConfig:
     cache_dir: str | None = None
     """Folder of built image layers, shared by all runs. null: agentrl in the user's cache folder."""
 
+    cache_mb: Count = 20480
+    """What the built layers may take, in MiB. Beyond it those go that no process uses, the least recently used
+    first."""
+
     build_network: bool = False
     """Whether commands that build images have this machine's network, its own services included. Never while an agent
     acts."""

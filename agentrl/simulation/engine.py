@@ -67,6 +67,10 @@ class SimulatedEngine:
     def name(self) -> str:
         return self._name
 
+    @property
+    def url(self) -> str:
+        return self._name
+
     # --- Engine
 
     async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:

@@ -8,6 +8,7 @@ from agentrl.controller.fleet.fleet import Fleet
 from agentrl.errors import EngineError
 from agentrl.simulation.config import EngineLaw
 from agentrl.simulation.engine import SimulatedEngine, Speaker
+from agentrl.simulation.router import SimulatedRouter
 
 
 class SimulatedEngines:
@@ -51,6 +52,8 @@ class SimulatedEngines:
             engine.spoil()
 
     async def keep(self, fleet: Fleet) -> None:
+        if fleet.routed is not None:
+            await fleet.routed.use(SimulatedRouter(self._up))
         async with asyncio.TaskGroup() as group:
             for role in self._lost:
                 group.create_task(self._keep_one(role, fleet), name=role)

@@ -31,7 +31,7 @@ class InstantEngine:
 
     def __init__(self, name: str, script: Sequence[Sequence[int]], *, capacity_tokens: int = 1 << 30) -> None:
         """`script`: token ids of each turn's message, stop token included; the last one repeats."""
-        self.name = name
+        self.name = self.url = name
         self._script = [list(ids) for ids in script]
         self._capacity_tokens = capacity_tokens
         self._version = 0

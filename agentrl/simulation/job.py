@@ -57,7 +57,7 @@ def simulated_job(
         notes.append(f"{chosen} of {config.schedule.steps} steps are simulated")
     evaluated = min(config.schedule.eval_tasks, config.tasks.num_heldout)
     if evaluated:
-        notes.append(f"the two evaluations on {evaluated} held-out tasks are not simulated")
+        notes.append(f"evaluations on {evaluated} held-out tasks are not simulated")
     job = replace(
         config,
         schedule=replace(config.schedule, steps=chosen, eval_tasks=0),

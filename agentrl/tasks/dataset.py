@@ -145,7 +145,10 @@ def _generate(config: TasksConfig, asked: int) -> list[TaskFiles]:
     generate = FAMILIES[config.family]
     count = asked if config.include == ["*"] else max(asked, _FIRST_LOOK)
     while True:
-        made = generate(count, config.seed)
+        try:
+            made = generate(count, config.seed)
+        except ValueError as error:
+            raise UserError(f"tasks.num_train: {error}", hint="lower tasks.num_train or tasks.num_heldout") from error
         chosen = [task for task in made if _included(task.name, config.include)]
         if not chosen:
             raise _none_matches(config.include, [task.name for task in made])

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 VENV=.venv-sglang
 PIP="$VENV/bin/python -m pip --disable-pip-version-check install --quiet"
 SGLANG=0.5.23
-STAMP="$VENV/installed-$SGLANG"
+STAMP="$VENV/installed-$(sha256sum "$0" | cut -c1-16)"
 [[ -f "$STAMP" ]] && exit 0
 
 echo "setting up $VENV with sglang $SGLANG for CPU"
@@ -23,6 +23,7 @@ $PIP triton==3.4.0 transformers==5.19.0 tokenizers==0.23.2 "uvicorn>=0.51" sente
   numpy scipy psutil packaging pillow pydantic fastapi uvloop aiohttp requests orjson msgspec pyzmq pybase64 \
   python-multipart prometheus-client setproctitle tqdm einops dill cloudpickle jsonschema xxhash zstandard IPython \
   interegular partial_json_parser tiktoken gguf soundfile watchfiles
+$PIP sglang-router==0.3.2
 $PIP --no-deps xgrammar==0.2.7 torchvision==0.15.2 "sglang==$SGLANG"
 # Where Python finds the stand-in, whoever starts the server and however.
 site="$("$VENV/bin/python" -c 'import site; print(site.getsitepackages()[0])')"

@@ -126,13 +126,13 @@ class Api:
         meta["uid"] = str(uuid.uuid4())
         if "status" in resource.subresources:
             thing.pop("status", None)
-        if not read.missing:
+        if not read.causes:
             fill(resource, thing)
             if resource == JOBS:
                 select_own_pods(thing)
         if resource.plural in HAS_GENERATION or not resource.model:
             meta["generation"] = 1
-        validation.validate(resource, thing, read.missing)
+        validation.validate(resource, thing, read.causes)
         self._check_grant(user, resource, thing)
         self.admission.admit(resource, thing, "CREATE")
         if options.dry_run:
@@ -206,7 +206,7 @@ class Api:
         if thing.get("spec") != before.get("spec") and "generation" in old:
             thing["metadata"]["generation"] = old["generation"] + 1
         carry_over(resource, thing, before)
-        validation.validate(resource, thing, read.missing, before)
+        validation.validate(resource, thing, read.causes, before)
         self._check_grant(user, resource, thing)
         self.admission.admit(resource, thing, "UPDATE")
         if options.dry_run:

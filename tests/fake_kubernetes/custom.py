@@ -5,9 +5,10 @@ A mark ``!`` after a field's name means that it must be there.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
-from .schema import ListOf, MapOf, Model, Schema, Struct
+from .schema import ListOf, MapOf, Model, OneOf, Schema, Struct
 
 POD_TEMPLATE = {"metadata": {"labels": MapOf("str"), "annotations": MapOf("str")}, "spec!": Model("V1PodSpec")}
 FULL_TEMPLATE = Model("V1PodTemplateSpec")
@@ -18,7 +19,7 @@ CLAIM_TEMPLATES = ListOf(
     }
 )
 CONDITIONS = ListOf(Model("V1Condition"))
-ENV = ListOf({"name!": "str", "value": "str", "containerName": "str"})
+ENV = ListOf({"name!": "str", "value!": "str", "containerName": "str"})
 
 SPECS: dict[str, dict[str, Any]] = {
     "Sandbox": {
@@ -26,40 +27,43 @@ SPECS: dict[str, dict[str, Any]] = {
             "podTemplate!": POD_TEMPLATE,
             "volumeClaimTemplates": CLAIM_TEMPLATES,
             "service": "bool",
-            "operatingMode": "str",
+            "operatingMode": OneOf("Running", "Suspended"),
             "shutdownTime": "time",
-            "shutdownPolicy": "str",
+            "shutdownPolicy": OneOf("Delete", "Retain"),
         },
         "status": {
             "serviceFQDN": "str", "service": "str", "conditions": CONDITIONS, "selector": "str",
-            "podIPs": ListOf("str"), "replicas": "int", "nodeName": "str",
+            "podIPs": ListOf("str"), "nodeName": "str",
         },
     },
     "SandboxTemplate": {
         "spec!": {
             "podTemplate!": POD_TEMPLATE,
             "volumeClaimTemplates": CLAIM_TEMPLATES,
-            "volumeClaimTemplatesPolicy": "str",
-            "envVarsInjectionPolicy": "str",
+            "volumeClaimTemplatesPolicy": OneOf("Disallowed", "Allowed", "Overrides"),
+            "envVarsInjectionPolicy": OneOf("Allowed", "Overrides", "Disallowed"),
             "networkPolicy": {"ingress": ListOf(Model("V1NetworkPolicyIngressRule")),
                               "egress": ListOf(Model("V1NetworkPolicyEgressRule"))},
-            "networkPolicyManagement": "str",
+            "networkPolicyManagement": OneOf("Managed", "Unmanaged"),
             "service": "bool",
         },
-        "status": {},
-    },
+        },
     "SandboxWarmPool": {
         "spec!": {
-            "replicas!": "int",
+            "replicas": "int",
             "sandboxTemplateRef!": {"name!": "str"},
-            "updateStrategy": {"type": "str"},
+            "updateStrategy": {"type": OneOf("Recreate", "OnReplenish")},
         },
-        "status": {"replicas": "int", "readyReplicas": "int", "selector": "str", "conditions": CONDITIONS},
+        "status": {"replicas": "int", "readyReplicas": "int", "selector": "str", "observedGeneration": "int"},
     },
     "SandboxClaim": {
         "spec!": {
             "warmPoolRef!": {"name!": "str"},
-            "lifecycle": {"shutdownTime": "time", "ttlSecondsAfterFinished": "int", "shutdownPolicy": "str"},
+            "lifecycle": {
+                "shutdownTime": "time",
+                "ttlSecondsAfterFinished": "int",
+                "shutdownPolicy": OneOf("Delete", "DeleteForeground", "Retain"),
+            },
             "additionalPodMetadata": {"labels": MapOf("str"), "annotations": MapOf("str")},
             "env": ENV,
             "volumeClaimTemplates": CLAIM_TEMPLATES,
@@ -73,7 +77,7 @@ SPECS: dict[str, dict[str, Any]] = {
                     "name!": "str",
                     "replicas": "int",
                     "groupName": "str",
-                    "dependsOn": ListOf({"name!": "str", "status!": "str"}),
+                    "dependsOn": ListOf({"name!": "str", "status!": OneOf("Ready", "Complete")}),
                     "template!": Model("V1JobTemplateSpec"),
                 }
             ),
@@ -168,3 +172,35 @@ SCHEMAS: dict[str, Struct] = {
     )
     for kind, shape in SPECS.items()
 }
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "Sandbox": {"operatingMode": "Running", "shutdownPolicy": "Retain"},
+    "SandboxTemplate": {
+        "networkPolicyManagement": "Managed",
+        "envVarsInjectionPolicy": "Disallowed",
+        "volumeClaimTemplatesPolicy": "Disallowed",
+    },
+    "SandboxWarmPool": {"replicas": 1},
+    "JobSet": {"suspend": False, "network": {}, "successPolicy": {"operator": "All"}},
+    "LeaderWorkerSet": {
+        "replicas": 1,
+        "startupPolicy": "LeaderCreated",
+        "networkConfig": {"subdomainPolicy": "Shared"},
+    },
+    "TrainJob": {"suspend": False},
+}
+"""Kind -> what the definition writes into ``spec`` where nothing is said."""
+
+
+def fill(kind: str, thing: dict[str, Any]) -> None:
+    """Write the defaults of a custom resource into an object (which the caller owns)."""
+    spec = thing.get("spec")
+    if isinstance(spec, dict):
+        for key, value in DEFAULTS.get(kind, {}).items():
+            spec.setdefault(key, deepcopy(value))
+        if kind == "SandboxClaim" and spec.get("lifecycle") is not None:
+            spec["lifecycle"].setdefault("shutdownPolicy", "Retain")
+        if kind == "LeaderWorkerSet":
+            spec["leaderWorkerTemplate"].setdefault("size", 1)
+            spec["leaderWorkerTemplate"].setdefault("restartPolicy", "RecreateGroupOnPodRestart")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+from . import custom
 from .errors import Object
 from .resources import CLAIMS, JOBS, NAMESPACES, PODS, SECRETS, SERVICES, STATEFUL_SETS, Resource
 
@@ -42,6 +43,8 @@ def fill(resource: Resource, thing: Object) -> None:
     elif resource == CLAIMS:
         _fill(thing["spec"], {"volumeMode": "Filesystem"})
         thing["status"] = {"phase": "Pending"}
+    elif resource.model is None:
+        custom.fill(resource.kind, thing)
 
 
 def carry_over(resource: Resource, thing: Object, before: Object) -> None:

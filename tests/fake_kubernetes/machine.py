@@ -12,9 +12,12 @@ from .admission import Admission
 from .api import Api, DeleteOptions
 from .controllers.base import Controller
 from .controllers.garbage import GarbageCollector
+from .controllers.job_sets import JobSetController, TrainJobController, torch_runtime
 from .controllers.jobs import JobController
+from .controllers.leader_workers import LeaderWorkerController
 from .controllers.namespaces import Namespaces
 from .controllers.quotas import QuotaController
+from .controllers.sandboxes import SandboxClaimController, SandboxController, WarmPoolController
 from .controllers.services import Services
 from .controllers.stateful_sets import StatefulSetController
 from .controllers.storage import CLASSES, ClaimController, storage_class
@@ -29,7 +32,7 @@ from .law_runtime import LawRuntime
 from .logs import LogHandler
 from .pod_status import set_condition
 from .process_runtime import ImageRule, ProcessRuntime
-from .resources import NODES, PODS, STORAGE_CLASSES, Catalog
+from .resources import CLUSTER_TRAINING_RUNTIMES, CUSTOM_DEFINITIONS, NODES, PODS, STORAGE_CLASSES, Catalog
 from .reviews import Reviews
 from .runtime import Runtime
 from .scale import ScaleHandler
@@ -131,6 +134,10 @@ class Machine:
             self.namespaces.make(name)
         for name in CLASSES:
             self.store.create(STORAGE_CLASSES, storage_class(name, default=name == "standard"))
+        for definition in self.catalog.definitions():
+            self.store.create(CUSTOM_DEFINITIONS, definition)
+        if "kubeflow-trainer" in self.catalog.serves:
+            self.store.create(CLUSTER_TRAINING_RUNTIMES, torch_runtime())
         for node in self._nodes:
             self.add_node(node)
         await self.server.start()
@@ -240,4 +247,9 @@ class Machine:
             ClaimController(self.api, self.recorder, self.folder / "run" / "claims"),
             QuotaController(self.api, self.recorder, self.admission),
         ]
+        if "agent-sandbox" in self.catalog.serves:
+            kinds = (SandboxController, WarmPoolController, SandboxClaimController)
+            made += [kind(self.api, self.recorder) for kind in kinds]
+        more = {"jobset": JobSetController, "lws": LeaderWorkerController, "kubeflow-trainer": TrainJobController}
+        made += [kind(self.api, self.recorder) for name, kind in more.items() if name in self.catalog.serves]
         return tuple(made)

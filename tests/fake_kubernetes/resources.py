@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
@@ -133,7 +134,8 @@ class Catalog:
     """The resources that one server has, by where requests find them."""
 
     def __init__(self, serve: Iterable[str]) -> None:
-        self.serves = frozenset(serve)
+        serve = frozenset(serve)
+        self.serves = frozenset(serve) | ({"jobset"} if "kubeflow-trainer" in serve else frozenset())
         custom = [resource for name in sorted(self.serves) for resource in CUSTOM[name]]
         self.resources: tuple[Resource, ...] = (*BUILT_IN, *custom)
         self._by_path = {(r.group, r.version, r.plural): r for r in self.resources}
@@ -144,3 +146,30 @@ class Catalog:
 
     def of_kind(self, api_version: str, kind: str) -> Resource | None:
         return self._by_kind.get((api_version, kind))
+
+    def definitions(self) -> list[dict[str, Any]]:
+        """The custom resources as the objects that define them."""
+        return [_definition(resource) for resource in self.resources if resource.model is None]
+
+
+def _definition(resource: Resource) -> dict[str, Any]:
+    names = {"plural": resource.plural, "singular": resource.kind.lower(), "kind": resource.kind}
+    names["listKind"] = f"{resource.kind}List"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": resource.version, "served": True, "storage": True, "schema": schema}
+    accepted = {
+        "type": "Established",
+        "status": "True",
+        "reason": "InitialNamesAccepted",
+        "message": "the initial names have been accepted",
+    }
+    return {
+        "metadata": {"name": resource.qualified},
+        "spec": {
+            "group": resource.group,
+            "names": names,
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
+            "versions": [version],
+        },
+        "status": {"acceptedNames": names, "storedVersions": [resource.version], "conditions": [accepted]},
+    }

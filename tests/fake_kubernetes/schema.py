@@ -1,7 +1,7 @@
 """Which fields objects have: the official client's models, and `custom` for custom resources.
 
 A schema is a word for a plain value (``str``, ``int``, ``bool``, ``float``, ``any``, ``time``), or a `ListOf`, `MapOf`
-or `Struct`.
+`OneOf` or `Struct`.
 """
 
 from __future__ import annotations
@@ -78,13 +78,20 @@ class Model:
     name: str
 
 
+class OneOf:
+    """Text out of a few."""
+
+    def __init__(self, *values: str) -> None:
+        self.values = values
+
+
 @dataclass
 class Findings:
     """What does not fit, by kind: each kind is another answer of the API."""
 
     unknown: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    missing: list[Cause] = field(default_factory=list)
+    invalid: list[Cause] = field(default_factory=list)
 
 
 def check(value: Any, schema: Schema, path: str = "", inside: str = "", found: Findings | None = None) -> Findings:
@@ -96,6 +103,11 @@ def check(value: Any, schema: Schema, path: str = "", inside: str = "", found: F
         schema = of_model(schema.name)
     if not _has_shape(value, schema, path):
         found.wrong.append(_mismatch(value, inside, path, _go_name(schema)))
+    elif isinstance(schema, OneOf):
+        if value not in schema.values:
+            known = ", ".join(f'"{one}"' for one in schema.values)
+            said = f'Unsupported value: "{value}": supported values: {known}'
+            found.invalid.append(Cause("FieldValueNotSupported", said, path))
     elif isinstance(schema, Struct):
         _check_fields(value, schema, path, found)
     elif isinstance(schema, ListOf):
@@ -115,7 +127,7 @@ def _check_fields(value: Any, schema: Struct, path: str, found: Findings) -> Non
         else:
             found.unknown.append(before + key)
     missing = [key for key in sorted(schema.required) if value.get(key) is None]
-    found.missing += [Cause("FieldValueRequired", "Required value", before + key) for key in missing]
+    found.invalid += [Cause("FieldValueRequired", "Required value", before + key) for key in missing]
 
 
 def prune(value: Any, schema: Schema) -> Any:
@@ -136,6 +148,8 @@ def _has_shape(value: Any, schema: Schema, path: str) -> bool:
         return isinstance(value, dict)
     if isinstance(schema, ListOf):
         return isinstance(value, list)
+    if isinstance(schema, OneOf):
+        return isinstance(value, str)
     if schema == "bool":
         return isinstance(value, bool)
     if schema == "int":

@@ -41,11 +41,11 @@ def schema_of(resource: Resource) -> schema.Struct:
 
 @dataclass
 class Decoded:
-    """An object without the fields that nobody knows, warnings of them, and what is missing."""
+    """An object without the fields that nobody knows, warnings of them, and what its schema refuses."""
 
     thing: Object
     warnings: list[str]
-    missing: list[Cause]
+    causes: list[Cause]
 
 
 def decode(thing: Any, resource: Resource, mode: str) -> Decoded:
@@ -74,16 +74,16 @@ def decode(thing: Any, resource: Resource, mode: str) -> Decoded:
         raise bad_request(said + "strict decoding error: " + ", ".join(warnings))
     if found.unknown:
         thing = schema.prune(thing, fields)
-    return Decoded(thing, warnings if mode != "Ignore" else [], found.missing)
+    return Decoded(thing, warnings if mode != "Ignore" else [], found.invalid)
 
 
-def validate(resource: Resource, thing: Object, missing: list[Cause], before: Object | None = None) -> None:
+def validate(resource: Resource, thing: Object, known: list[Cause], before: Object | None = None) -> None:
     """Check an object that is about to be stored.
 
     Raises:
         ApiError: 422 with a cause a field.
     """
-    causes = list(missing)
+    causes = list(known)
     causes += _of_metadata(resource, thing["metadata"])
     if not causes:
         causes += RULES.get(resource, _no_rules)(thing)

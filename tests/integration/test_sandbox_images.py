@@ -19,7 +19,7 @@ import pytest
 from agentrl.errors import ImageError
 from agentrl.sandbox.bubblewrap import BubblewrapProvider, reap
 from agentrl.sandbox.provider import Add, Copy, Image, Run, Sandbox, SandboxSpec, Step, Unpack
-from tests.fixtures.sandboxes import SMALL, bubblewrap, host, records, until
+from tests.fixtures.sandboxes import SMALL, bubblewrap, host, is_there, records, until
 
 
 @pytest.fixture
@@ -47,7 +47,20 @@ async def output(sandbox: Sandbox, script: str, **options: Any) -> str:
 
 
 def layers(tmp_path: Path) -> list[str]:
-    return sorted(path.name for path in tmp_path.glob("cache/layers/*/*"))
+    """Those in the cache, and what builds left: whole or partial."""
+    found = tmp_path.glob("cache/layers/*/*")
+    return sorted(path.name for path in found if path.suffix != ".bytes" and path.name != "uses")
+
+
+def used_at_ns(tmp_path: Path, layer: str) -> int:
+    return next(tmp_path.glob(f"cache/layers/*/{layer}")).stat().st_mtime_ns
+
+
+def forge_use(tmp_path: Path, layer: str) -> Path:
+    """What a process leaves that is killed while it uses a layer."""
+    record = next(tmp_path.glob("cache/layers/*/uses")) / "killed"
+    record.write_text(f"{layer}\n")
+    return record
 
 
 async def test_steps_build_upon_each_other(provider: BubblewrapProvider, tmp_path: Path) -> None:
@@ -287,3 +300,50 @@ def test_on_a_machine_that_is_an_overlay_itself(tmp_path: Path, place: str) -> N
     )
     assert done.stdout == "same\n", done.stderr
     assert ("images are built anew in each run" in done.stderr) is (place == "cache")
+
+
+def fill(mib: int, name: str) -> Run:
+    return run(f"head -c {mib}M /dev/urandom > /opt/{name}")
+
+
+async def test_layers_that_nobody_uses_go_when_the_cache_is_full(tmp_path: Path) -> None:
+    async with cached(tmp_path, "first") as provider:
+        for name in ("a", "b"):
+            await provider.prepare(Image(steps=(fill(3, name),)))
+    a, b = sorted(layers(tmp_path), key=lambda name: used_at_ns(tmp_path, name))
+    async with cached(tmp_path, "second", cache_mb=10) as provider:
+        await provider.prepare(Image(steps=(fill(3, "a"),)))
+        assert layers(tmp_path) == sorted([a, b]), "they fit"
+        await provider.prepare(Image(steps=(fill(5, "c"),)))
+        left = layers(tmp_path)
+        assert len(left) == 2 and a in left, "b was not used for longest"
+        sandbox = await start(provider, fill(3, "a"), fill(1, "d"))
+        assert await output(sandbox, "ls /opt") == "a\nd\n"
+
+
+async def test_layers_in_use_stay_whoever_uses_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with cached(tmp_path, "one") as one, cached(tmp_path, "other", cache_mb=1) as other:
+        used = await start(one, fill(3, "a"))
+        await (await start(one, fill(3, "b"))).close()
+        before = layers(tmp_path)
+        sandbox = await start(other, fill(2, "c"))
+        assert set(before) <= set(layers(tmp_path)) and len(layers(tmp_path)) == 3
+        assert "over its bound: all of it is in use" in caplog.text
+        assert await output(used, "stat -c %s /opt/a") == await output(
+            await start(one, fill(3, "a")), "stat -c %s /opt/a"
+        )
+        assert await output(sandbox, "ls /opt") == "c\n"
+    async with cached(tmp_path, "later", cache_mb=1) as later:
+        await later.prepare(Image(steps=(run("true"),)))
+        assert not set(before) & set(layers(tmp_path)), "their users are gone"
+
+
+async def test_a_killed_user_of_a_layer_lets_go(tmp_path: Path) -> None:
+    async with cached(tmp_path, "first") as provider:
+        await provider.prepare(Image(steps=(fill(2, "a"),)))
+        before = layers(tmp_path)
+    record = forge_use(tmp_path, before[0])
+    async with cached(tmp_path, "second", cache_mb=1) as provider:
+        await provider.prepare(Image(steps=(run("true"),)))
+        assert before[0] not in layers(tmp_path)
+        assert not is_there(record)

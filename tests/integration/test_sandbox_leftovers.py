@@ -45,7 +45,7 @@ asyncio.run(main())
 
 def left_of(state: Path, cache: Path) -> list[str]:
     """Processes, mounts and layers; control groups are asked for by their owner's pid."""
-    found = [str(path) for path in cache.glob("layers/*/*")]
+    found = [str(path) for path in cache.glob("layers/*/*") if path.name != "uses" or any(path.iterdir())]
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

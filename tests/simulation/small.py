@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from agentrl.inference.config import Router
 from agentrl.simulation.config import Hardware, Workload, load_hardware, load_workload
 from agentrl.simulation.run import Scenario, reference_config
 
@@ -31,6 +32,7 @@ def scenario(
     machines: Sequence[str] = (),
     schedule: dict[str, Any] | None = None,
     publish: dict[str, Any] | None = None,
+    router: Router = Router.direct,
 ) -> Scenario:
     """`schedule` and `publish` replace fields of the job's."""
     drawn, built = workload(*laws), hardware(*machines)
@@ -40,5 +42,6 @@ def scenario(
         schedule=replace(config.schedule, **(schedule or {})),
         publish=replace(config.publish, **(publish or {})),
         agent=replace(config.agent, turn_timeout_s=3600.0),
+        inference=replace(config.inference, router=router),
     )
     return Scenario(config=config, workload=drawn, hardware=built)

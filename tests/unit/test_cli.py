@@ -102,6 +102,29 @@ def test_lint_errors_stop_before_anything_starts(command: list[str], agentrl: Ag
     assert agentrl.files() == before
 
 
+REFUSED = [
+    ("cluster.runs_dir=job.yaml/runs", "cluster.runs_dir: cannot write job.yaml/runs: Not a directory"),
+    ("sandbox.memory_mb=99999999", "sandbox.memory_mb: one sandbox may take 97656.5 GiB with its disk"),
+    ("inference.max_total_tokens=100000000000", "most is for the engine"),
+    ("inference=sglang", "inference.sglang.python: no interpreter"),
+    ("tasks.num_train=2000000000", "tasks.num_train: boxes: 2000000032 tasks asked for"),
+    ("name=taken", "name: run 'taken' exists in runs"),
+]
+
+
+@pytest.mark.parametrize("command", ["launch", "plan"])
+@pytest.mark.parametrize(("override", "expected"), REFUSED)
+def test_what_this_machine_would_not_start_is_refused_by_plan_and_launch(
+    command: str, override: str, expected: str, agentrl: Agentrl
+) -> None:
+    (agentrl.folder / "runs" / "taken").mkdir(parents=True)
+    before = agentrl.files()
+    result = agentrl(command, "job.yaml", override)
+    assert result.code == 2
+    assert expected in result.out + result.err
+    assert agentrl.files() == before
+
+
 def test_an_unknown_command_names_the_nearest(agentrl: Agentrl) -> None:
     result = agentrl("lanch")
     assert (result.code, result.err.count("\n")) == (2, 1)

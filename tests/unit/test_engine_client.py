@@ -14,6 +14,7 @@ from aiohttp import web
 from agentrl.errors import EngineError, EngineRequestError
 from agentrl.inference.client import SGLangClient
 from agentrl.inference.engine import FinishReason, PauseMode, SamplingParams
+from agentrl.inference.labels import NOT_OURS
 
 PARAMS = SamplingParams(max_new_tokens=3, temperature=0.5, stop_token_ids=(9,), seed=4)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -94,6 +95,35 @@ async def test_requests_name_the_version_that_the_server_is_known_to_serve() -> 
             await client.update_weights("/broken", 9)
         await client.generate("c", [1], PARAMS)
     assert [key for path, key in seen if path == "/generate"] == ["7", "8", None]
+
+
+async def test_a_signed_engine_is_known_by_its_answers_and_anothers_label_is_not_ours() -> None:
+    labels = iter(["default", "7", "7@engine-1", "7@engine-0"])
+    update: list[Any] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        if request.path == "/model_info":
+            return web.json_response({"weight_version": next(labels)})
+        if request.path == "/generate":
+            return web.json_response(generated(weight_version="8@engine-0"))
+        update.append(await request.json())
+        return web.json_response({"success": True})
+
+    async with serving(handler) as unsigned:
+        client = SGLangClient("engine-0", unsigned.url, request_timeout_s=20.0, signed=True)
+        assert [await client.version() for _ in range(4)] == [NOT_OURS, NOT_OURS, NOT_OURS, 7]
+        await client.update_weights("/weights", 8)
+        assert update[0]["weight_version"] == "8@engine-0"
+        generation = await client.generate("a", [1], PARAMS)
+        assert (generation.engine, generation.versions) == ("engine-0", [8, 8])
+        await client.close()
+
+
+async def test_an_answer_that_two_engines_signed_is_an_engine_error() -> None:
+    spans = [{"version": "7@a", "start": 0, "end": 1}, {"version": "7@b", "start": 1, "end": 2}]
+    async with serving(answering(generated(weight_versions=spans))) as client:
+        with pytest.raises(EngineError, match="signed by several"):
+            await client.generate("a", [1], PARAMS)
 
 
 @pytest.mark.parametrize("mode", PauseMode)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentrl.config.lint import Finding, LintFacts, Severity, lint, raise_on_errors
+from agentrl.config.lint_inference import INFERENCE_RULES
 from agentrl.config.lint_kubernetes import KUBERNETES_RULES
 from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.lint_rules import RULES
@@ -106,6 +107,9 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     ("window_holds_batch", {"schedule__window_groups": 7}, ERROR, "schedule.window_groups"),
     ("tasks_fill_window", {"tasks__num_train": 15}, WARNING, "schedule.window_groups"),
     ("enough_heldout", {"schedule__eval_tasks": 33}, WARNING, "schedule.eval_tasks"),
+    ("room_to_evaluate", {"schedule__eval_every": 5}, ERROR, "schedule.eval_every"),
+    ("room_to_evaluate", {"schedule__eval_every": 25, "sandbox__max_sandboxes": 70}, WARNING, "schedule.eval_every"),
+    ("room_to_evaluate", {"schedule__eval_every": 5, "schedule__eval_tasks": 0}, WARNING, "schedule.eval_every"),
     ("sandboxes_for_live", {"sandbox__max_sandboxes": 63}, ERROR, "schedule.max_live_episodes"),
     ("kv_for_live", {"inference__max_total_tokens": 400}, ERROR, "inference.max_total_tokens"),
     ("kv_for_live", {"inference__max_total_tokens": 10_000}, WARNING, "schedule.max_live_episodes"),
@@ -196,7 +200,7 @@ def test_rules_that_need_facts_stay_silent_without_them() -> None:
 
 
 def test_every_rule_has_a_case_and_a_reason() -> None:
-    elsewhere = {rule.__name__ for rule in (*KUBERNETES_RULES, *LEARNING_RULES)}
+    elsewhere = {rule.__name__ for rule in (*INFERENCE_RULES, *KUBERNETES_RULES, *LEARNING_RULES)}
     covered = {rule for rule, _, _, _ in CASES} | {"enough_tasks"} | elsewhere
     assert {rule.__name__ for rule in RULES} == covered
     assert all(rule.__doc__ for rule in RULES)

@@ -44,6 +44,14 @@ def test_a_job_on_a_folder_has_no_warm_up_and_no_guess_about_its_size() -> None:
     assert made.processes[1].memory_bytes is None
 
 
+def test_a_router_is_a_process_of_its_own_unless_it_runs_already() -> None:
+    inference = {"router": "sglang", "num_engines": 2}
+    started = plan(from_tree({**TINY, "inference": inference})).processes
+    attached = plan(from_tree({**TINY, "inference": {**inference, "router_url": "http://r:1"}})).processes
+    assert [p.command for p in started if p.role == "router"] == ["python -m sglang_router.launch_router"]
+    assert [p.command for p in attached if p.role == "router"] == ["attached at http://r:1, not started"]
+
+
 def test_memory_is_what_can_be_counted() -> None:
     shape = ModelShape(num_parameters=1_000_000, kv_values_per_token=100)
     tree = {"model": {"path": "m"}, "tasks": {"path": "t"}, "inference": {"max_total_tokens": 1000}}

@@ -23,7 +23,7 @@ def command(
     server = SGLangServer(
         config, python="/env/python", first_gpu=2 * index, seed=3, swing=swing, listen=listen or Listen()
     )
-    return server.command("/weights/v000007", 7).argv
+    return server.command("/weights/v000007", "7").argv
 
 
 def value(argv: list[str], name: str) -> str:

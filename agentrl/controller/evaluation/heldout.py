@@ -11,6 +11,25 @@ from agentrl.rollout.attempt import EpisodeSpec
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.tasks.task import Task
 
+BEFORE, AFTER = "before", "after"
+_MARK = "e"
+"""First letter of the ids of its episodes; those of training begin with a g."""
+
+
+def between(version: int) -> str:
+    """Label of an evaluation in the middle of a run."""
+    return f"step {version}"
+
+
+def is_evaluation(episode: str) -> bool:
+    """Whether an episode of a run is of an evaluation."""
+    return episode.startswith(_MARK)
+
+
+def due(version: int, *, every: int, steps: int) -> bool:
+    """Whether a version is evaluated in the middle of the run; the first and the last one are anyway."""
+    return every > 0 and 0 < version < steps and version % every == 0
+
 
 async def evaluate(
     label: str, version: int, tasks: Sequence[Task], *, runner: EpisodeRunner, ledger: Ledger, seed: int, max_live: int
@@ -23,7 +42,7 @@ async def evaluate(
 
     async def one(index: int, task: Task) -> EvaluationRow:
         # As long as the ids of training episodes (engines match request ids by prefix), and another for every epoch.
-        episode = f"e{version:06d}.{label[0]}{index:03d}.a{ledger.epoch:02d}"
+        episode = f"{_MARK}{version:06d}.{label[0]}{index:03d}.a{ledger.epoch:02d}"
         async with slots:
             result = await runner.run(EpisodeSpec(episode=episode, group=label, task=task, seed=seed, greedy=True))
         return EvaluationRow(

@@ -19,7 +19,7 @@ from typing import Any
 
 from agentrl.cluster.local import LocalCluster
 from agentrl.config.schema import JobConfig
-from agentrl.controller.brain import places_for
+from agentrl.controller.brain import places_for, routed_for
 from agentrl.controller.evaluation.fingerprint import fingerprint
 from agentrl.controller.evaluation.pass_at_k import estimate
 from agentrl.controller.fleet.fleet import Fleet
@@ -29,7 +29,8 @@ from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.controller.lifecycle.supervise import EngineSupervisors
 from agentrl.controller.scheduling.admission import max_live_episodes
 from agentrl.controller.scheduling.collector import evidence_json
-from agentrl.errors import EngineMistrusted
+from agentrl.errors import EngineError, EngineMistrusted
+from agentrl.inference.engine import Engine
 from agentrl.ledger.evaluations import EvaluationLedger, EvaluationStart, SampleRow
 from agentrl.observe.events import Event
 from agentrl.rollout.active_time import ActiveTime
@@ -106,6 +107,7 @@ async def evaluate_weights(
             on_quarantine=lambda name, why: mistrusted.append(f"{name}: {why}"),
             probe_tolerance=tolerance(config.publish, config.inference.dtype),
             places=places_for(config),
+            routed=routed_for(config),
         )
         runner = EpisodeRunner(
             agent=config.agent,
@@ -128,7 +130,7 @@ async def evaluate_weights(
                 fingerprint=fingerprint(
                     config,
                     greedy=job.temperature == 0,
-                    build=await fleet.build(),
+                    build=await build_of(fleet.engines),
                     tasks=job.tasks,
                     weights_folder=job.weights,
                 ),
@@ -145,6 +147,18 @@ async def evaluate_weights(
         figures = figures_of(rows, job.ks) | {"probe_difference": difference, "mistrusted": mistrusted}
         ledger.end(number, figures)
     return Evaluated(number=number, figures=figures)
+
+
+async def build_of(engines: Sequence[Engine]) -> dict[str, str]:
+    """What they say of themselves. Raises EngineError; EngineMistrusted if not all say the same."""
+    builds = {engine.name: await engine.build() for engine in engines}
+    if not builds:
+        raise EngineError("no engine is in service any more")
+    (first, build), *others = builds.items()
+    for name, other in others:
+        if other != build:
+            raise EngineMistrusted(f"{name} is not built as {first} is: {other} against {build}")
+    return build
 
 
 async def _sample_all(

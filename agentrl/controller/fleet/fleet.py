@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from enum import StrEnum
 from typing import Any
 
@@ -23,6 +23,8 @@ from agentrl.controller.config import InFlight
 from agentrl.controller.fleet.member import Duty, Member, Weights
 from agentrl.controller.fleet.places import Places
 from agentrl.controller.fleet.publication import TOLERANCES
+from agentrl.controller.fleet.routed import RETRY_S, Routed
+from agentrl.controller.fleet.waiting import Waiting
 from agentrl.errors import EngineError, EngineMistrusted
 from agentrl.inference.config import Dtype
 from agentrl.inference.engine import Engine, Generation, PauseMode, SamplingParams
@@ -30,11 +32,6 @@ from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.hold import Hold
 
 log = logging.getLogger(__name__)
-
-
-FULL_SHARE = 0.9
-"""Of its KV capacity, from which on an engine's queue waits for memory and not for a prefill."""
-
 
 _PAUSES = {
     InFlight.abort_resume: PauseMode.ABORT,
@@ -75,16 +72,20 @@ class Fleet:
         probe_tolerance: float = TOLERANCES[Dtype.float32],
         swing: Collection[str] = (),
         places: Places | None = None,
+        routed: Routed | None = None,
     ) -> None:
         """`control_timeout_s` bounds each order to an engine (pause, update, lend); one that misses it leaves.
 
         `swing`: the engines that can be lent. `places`: an empty one; by default whatever fits the engines has room.
+        `routed`: requests go through a router, with a `Pool` for their places.
         """
         self.weights = weights
         """Changed only by `publish`."""
         self.sampled_tokens = 0
-        """Since the start, over all engines."""
+        """For training since the start, over all engines."""
         self.swing = tuple(swing)
+        self.routed = routed
+        """What goes through the router; None: the fleet itself chooses engines."""
         self._active_time = active_time
         self._turn_timeout_s = turn_timeout_s
         self._control_timeout_s = control_timeout_s
@@ -101,13 +102,9 @@ class Fleet:
         """Folders of servers that have not been admitted yet."""
         self._places = Places(kv_share=1.0) if places is None else places
         self._lent = False
-        self._crowded = False
-        """From the first engine that leaves for the trainer until the last one is back."""
-        self._waiting: dict[str, tuple[int, asyncio.Event]] = {}
-        """Episodes that found no room, with the length of their contexts."""
-        self._next_look: asyncio.TimerHandle | None = None
         self._gate = asyncio.Event()
         self._gate.set()
+        self._waiting = Waiting(self._places, self._gate)
         self._any_up = asyncio.Event()
         self._all_ours = asyncio.Event()
         self._all_ours.set()
@@ -128,7 +125,7 @@ class Fleet:
     @property
     def num_waiting(self) -> int:
         """Episodes that wait for room on an engine."""
-        return len(self._waiting)
+        return self._waiting.num
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -147,6 +144,11 @@ class Fleet:
         members = (*self._members.values(), *self._dismissed.values())
         loaded = (path for member in members for path in member.folders)
         return {self.weights.path, *self._started_on.values(), *loaded}
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Those in service."""
+        return [member.engine for member in self._in_service()]
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Be told whenever an engine has come into service or left it. One listener."""
@@ -213,6 +215,8 @@ class Fleet:
             return
         member.distrust()
         self._dismissed[name] = member
+        if self.routed is not None:
+            self.routed.drop(name)
         self._leave(name)
 
     async def _prepare(self, member: Member) -> Duty:
@@ -223,7 +227,11 @@ class Fleet:
         """
         while True:
             weights, duty = self.weights, self._duty(member.engine.name)
+            if self.routed is not None and duty is Duty.LEND:
+                await self.routed.cut(member.engine.name)
             await member.bring(weights, duty)
+            if self.routed is not None and duty is not Duty.LEND:
+                await self.routed.add(member.engine)
             if weights is self.weights and duty is self._duty(member.engine.name):
                 return duty
 
@@ -232,7 +240,7 @@ class Fleet:
         if duty is not Duty.LEND:
             self._places.add(member.engine.name, member.capacity_tokens)
             self._any_up.set()
-            self._grant()
+            self._waiting.grant()
             self._on_change()
         self._on_state()
 
@@ -253,7 +261,7 @@ class Fleet:
             self._places.remove(name)
         if not self._places.engines:
             self._any_up.clear()
-        self._grant()
+        self._waiting.grant()
         self._on_change()
         self._on_state()
 
@@ -281,118 +289,118 @@ class Fleet:
         active_now = hold.active_now if hold else self._active_now
         deadline = active_now() + self._turn_timeout_s
         problem = "no engine is up"
-        hung: Member | None = None
+        hung: list[Member] = []
         while True:
-            name = await self._find_place(episode, len(ids), hold)
+            name = await self._waiting.place(episode, len(ids), hold)
             remaining_s = deadline - active_now()
             if remaining_s <= 0:
-                if hung is not None:
-                    self._fail(hung, problem)
+                if hung:
+                    await self._blame(hung, EngineError(problem))
                 raise EngineError(f"turn not sampled in {self._turn_timeout_s:g} s of active time: {problem}")
-            member = self._members[name] if name is not None else None
+            asked = self._candidates(episode, name)
             try:
                 async with asyncio.timeout(remaining_s) as timer:
-                    if member is not None:
-                        return await self._generate(member, episode, rid, ids, params, timer=timer)
+                    if asked:
+                        return await self._generate(asked, episode, rid, ids, params, timer=timer)
                     await self._any_up.wait()
             except TimeoutError:
                 # Time may have stood still meanwhile, or the engine was lent: the loop's head decides.
                 problem = f"no answer from {name}" if name else "no engine is up"
-                hung = member
+                hung = asked
             except EngineError as error:
                 problem = str(error)
-                if member is not None:
-                    self._fail(member, error)
+                await self._blame(asked, error)
+
+    def _candidates(self, episode: str, name: str | None) -> list[Member]:
+        """The engines that a request may be served by; none where none is in service."""
+        if name is None:
+            return []
+        return [self._members[name]] if self.routed is None else self.routed.candidates(episode, self._in_service())
 
     async def _generate(
-        self, member: Member, episode: str, rid: str, ids: list[int], params: SamplingParams, *, timer: asyncio.Timeout
+        self,
+        asked: list[Member],
+        episode: str,
+        rid: str,
+        ids: list[int],
+        params: SamplingParams,
+        *,
+        timer: asyncio.Timeout,
     ) -> Generation:
-        was_busy, sent_under = member.busy, member.holds
+        """Open on every engine that it may be on, so that none is lent while it may be running there."""
+        idle, sent_under = not all(member.busy for member in asked), self.weights
         try:
-            with member.request(timer):
-                if not was_busy:
+            with ExitStack() as stack:
+                for member in asked:
+                    stack.enter_context(member.request(timer))
+                if idle:
                     self._on_state()
-                generation = await member.engine.generate(rid, ids, params)
-                await member.believe(sent_under, generation)
+                if self.routed is None:
+                    member, generation = asked[0], await asked[0].engine.generate(rid, ids, params)
+                else:
+                    generation = await self.routed.generate(episode, sent_under.version, rid, ids, params)
+                    member = self._answered_by(generation)
+                await self._believe(member, sent_under, generation)
         finally:
-            if not member.busy:
+            if not all(member.busy for member in asked):
                 self._on_state()
-        self.sampled_tokens += len(generation.ids)
+        if not self._waiting.chosen(episode):
+            self.sampled_tokens += len(generation.ids)
         self._places.idle(episode, len(ids) + len(generation.ids), monotonic())
-        self._grant()
+        self._waiting.grant()
         return generation
 
-    async def _find_place(self, episode: str, num_tokens: int, hold: Hold | None) -> str | None:
-        """The episode's engine. Waits while generation is suspended, and for room.
+    def _answered_by(self, generation: Generation) -> Member:
+        """Raises EngineError for an engine that has left the fleet: nobody knows what it serves."""
+        if (member := self._members.get(generation.engine or "")) is None:
+            raise EngineError(f"the router's answer is from {generation.engine}, which is not in the fleet")
+        return member
 
-        None if no engine is in service, and none is lent.
-        """
-        while True:
-            await self._gate.wait()
-            if self._places.has(episode) or self._nothing_to_wait_for:
-                return self._places.place(episode, num_tokens, monotonic())
-            ready = asyncio.Event()
-            self._waiting[episode] = num_tokens, ready
-            self._grant()
-            try:
-                if not ready.is_set():
-                    async with hold.waiting() if hold else nullcontext():
-                        await ready.wait()
-            finally:
-                del self._waiting[episode]
+    async def _believe(self, member: Member, sent_under: Weights, generation: Generation) -> None:
+        try:
+            await member.believe(sent_under, generation)
+        except EngineMistrusted as error:
+            self._fail(member, error)
+            raise
 
-    @property
-    def _nothing_to_wait_for(self) -> bool:
-        return not self._crowded and not self._places.engines
+    async def _blame(self, asked: list[Member], error: EngineError) -> None:
+        """Through a router a failure says nothing of who failed: the engines that sample nothing when asked have."""
+        if self.routed is None:
+            for member in asked:
+                self._fail(member, error)
+        elif not isinstance(error, EngineMistrusted):
+            for member in await self.routed.silent([member for member in asked if self._serves(member)]):
+                if self._serves(member):
+                    self._fail(member, error)
+            await self.routed.sync()
+            await asyncio.sleep(RETRY_S)
 
-    def _grant(self) -> None:
-        """Places for those who wait, the oldest first, as long as there is room."""
-        if self._next_look is not None:
-            self._next_look.cancel()
-            self._next_look = None
-        if not self._gate.is_set():
-            return
-        now = monotonic()
-        for episode in sorted(self._waiting):
-            num_tokens, ready = self._waiting[episode]
-            if not self._nothing_to_wait_for and self._places.place(episode, num_tokens, now) is None:
-                if (when := self._places.next_room(now)) is not None:
-                    self._next_look = asyncio.get_running_loop().call_at(when, self._grant)
-                return
-            ready.set()
+    def _serves(self, member: Member) -> bool:
+        """Whether it would answer a request now, if it is well."""
+        return self._gate.is_set() and member in self._in_service()
+
+    def let_only(self, some: Callable[[str], bool] | None) -> None:
+        """Until this is called again, other episodes wait before their next message as if there was no room, and what
+        these sample is not counted. None: all may sample."""
+        self._waiting.only = some
+        self._waiting.grant()
 
     def _active_now(self) -> float:
         return self._active_time.read(monotonic())
 
-    async def build(self) -> dict[str, str]:
-        """What the engines in service say of themselves. Raises EngineError; EngineMistrusted if not all the same."""
-        builds = {member.engine.name: await member.engine.build() for member in self._in_service()}
-        if not builds:
-            raise EngineError("no engine is in service")
-        (first, build), *others = builds.items()
-        for name, other in others:
-            if other != build:
-                raise EngineMistrusted(f"{name} is not built as {first} is: {other} against {build}")
-        return build
-
     def forget(self, episode: str) -> None:
         self._places.forget(episode)
-        self._grant()
+        if self.routed is not None:
+            self.routed.forget(episode)
+        self._waiting.grant()
 
     async def num_short_of_kv(self) -> int:
         """Episodes that wait for room in a KV cache: for a place, or in the queue of an engine that is full."""
-
-        async def queued(member: Member) -> int:
-            try:
-                async with asyncio.timeout(self._control_timeout_s):
-                    load = await member.engine.load()
-            except (TimeoutError, EngineError):
-                return 0  # Whoever samples there finds out, and decides.
-            return load.num_queued if load.kv_tokens_used >= FULL_SHARE * load.kv_tokens_capacity else 0
-
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(queued(member)) for member in self._in_service()]
-        return len(self._waiting) + sum(task.result() for task in asked)
+            asked = [
+                group.create_task(member.num_short_of_kv(self._control_timeout_s)) for member in self._in_service()
+            ]
+        return self._waiting.num_allowed + sum(task.result() for task in asked)
 
     # --- suspension and publication
 
@@ -425,7 +433,7 @@ class Fleet:
         self._gate.set()
         self._active_time.resume(monotonic())
         self._on_state()
-        self._grant()
+        self._waiting.grant()
         await self._each("resume", self._in_service(), lambda member: member.hold(None))
 
     async def publish(self, weights: Weights) -> int:
@@ -440,6 +448,8 @@ class Fleet:
         flush_cache = self._in_flight is not InFlight.in_place
         serving = self._in_service()
         await self._each("update weights", serving, lambda member: member.renew(weights, flush_cache=flush_cache))
+        if self.routed is not None:
+            await self.routed.sync()
         self._places.flushed()
         return len(self._places)
 
@@ -449,7 +459,7 @@ class Fleet:
         """Give the swing engines' GPUs to the trainer. Idempotent. An engine that fails leaves the fleet."""
         if self._lent:
             return
-        self._lent = self._crowded = True
+        self._lent = self._waiting.crowded = True
         self._all_ours.clear()
         members = [self._members[name] for name in self.swing if name in self._members]
         self._leave(*self.swing)
@@ -464,8 +474,8 @@ class Fleet:
         self._on_state()
         members = [self._members[name] for name in self.swing if name in self._members]
         await self._each("take back", members, self._switch)
-        self._crowded = False
-        self._grant()
+        self._waiting.crowded = False
+        self._waiting.grant()
 
     def _in_service(self) -> list[Member]:
         return [self._members[name] for name in self._places.engines]

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from agentrl.controller.fleet.publication import difference
-from agentrl.errors import EngineMistrusted, EngineRequestError
+from agentrl.errors import EngineError, EngineMistrusted, EngineRequestError
 from agentrl.inference.engine import Engine, Generation, PauseMode
 from agentrl.wire import Probe
+
+FULL_SHARE = 0.9
+"""Of its KV capacity, from which on an engine's queue waits for memory and not for a prefill."""
 
 DRAIN_S = 1.0
 """How long answers of a paused engine are waited for before it is lent: what is still open then came too late."""
@@ -104,6 +107,15 @@ class Member:
         if not self._pause_known or mode is not self._pause:
             await (self.engine.resume() if mode is None else self.engine.pause(mode))
             self._pause, self._pause_known = mode, True
+
+    async def num_short_of_kv(self, timeout_s: float) -> int:
+        """Requests in its queue that wait for memory. 0 if it does not answer: who samples there finds out."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                load = await self.engine.load()
+        except (TimeoutError, EngineError):
+            return 0
+        return load.num_queued if load.kv_tokens_used >= FULL_SHARE * load.kv_tokens_capacity else 0
 
     async def drained(self) -> None:
         """Until no request is open."""

@@ -130,3 +130,22 @@ class Places:
             if tokens >= num_tokens or used[engine] == 0
         ]
         return self._routing.choose(episode, loads)
+
+
+class Pool(Places):
+    """The engines behind a router, which chooses among them: they count as one with the capacity of all.
+
+    An episode keeps its place when an engine leaves: only the router knows whether its context was there.
+    """
+
+    _NAME = "router"
+
+    def remove(self, engine: str) -> None:
+        self._capacity_tokens.pop(engine, None)
+        if not self._capacity_tokens:
+            self._places = {}
+
+    def _free(self, places: dict[str, _Place]) -> dict[str, float]:
+        if not self._capacity_tokens:
+            return {}
+        return {self._NAME: self._kv_share * self.capacity_tokens - sum(place.num_tokens for place in places.values())}

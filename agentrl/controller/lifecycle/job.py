@@ -16,6 +16,7 @@ import msgspec
 from agentrl.clock import monotonic
 from agentrl.cluster.cluster import Cluster, ProcessSpec
 from agentrl.cluster.local import LocalCluster, end_process
+from agentrl.cluster.logs import log_tail
 from agentrl.config.schema import JobConfig
 from agentrl.controller.api import ControllerApi
 from agentrl.controller.brain import assemble
@@ -23,7 +24,7 @@ from agentrl.controller.lifecycle.branching import load_origin, only_its_task
 from agentrl.controller.lifecycle.records import LedgerRecords
 from agentrl.controller.lifecycle.recovery import Recovered
 from agentrl.controller.lifecycle.run_directory import RunDirectory
-from agentrl.controller.lifecycle.supervise import EngineSupervisors, TrainerSupervisor, log_tail
+from agentrl.controller.lifecycle.supervise import EngineSupervisors, TrainerSupervisor
 from agentrl.errors import AgentrlError, LedgerError, ProcessFailed, RunPaused, UserError
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader

@@ -134,9 +134,14 @@ def _make_named(runs_dir: Path, name: str) -> Path:
     try:
         path.mkdir()
     except FileExistsError:
-        hint = f"resume it with `agentrl resume {name}`, or choose another name"
-        raise UserError(f"name: run {name!r} exists in {runs_dir}", hint=hint) from None
+        raise name_taken(runs_dir, name) from None
     return path
+
+
+def name_taken(runs_dir: Path, name: str) -> UserError:
+    """For a run that shall have the name of another."""
+    hint = f"resume it with `agentrl resume {name}`, or choose another name"
+    return UserError(f"name: run {name!r} exists in {runs_dir}", hint=hint)
 
 
 def _make_numbered(runs_dir: Path, stem: str) -> Path:

@@ -24,7 +24,7 @@ def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
     rewards = [step.reward_sampled for step in steps]
     times = [step.time_to_batch_s for step in steps]
     evaluations: dict[str, list[float]] = {}
-    for row in reader.evaluations():
+    for row in sorted(reader.evaluations(), key=lambda row: row.version):
         if row.reward is not None:
             evaluations.setdefault(row.label, []).append(row.reward)
     return {
@@ -46,7 +46,7 @@ def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
         "sandboxes": json.loads(reader.meta("sandboxes") or "null"),
         "launching": json.loads(reader.meta("launching") or "null"),
         "selection_bias": _bias(reader),
-        "greedy_heldout": {label: _mean(values) for label, values in sorted(evaluations.items(), reverse=True)},
+        "greedy_heldout": {label: _mean(values) for label, values in evaluations.items()},
     }
 
 

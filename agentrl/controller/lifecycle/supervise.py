@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Iterable
-from pathlib import Path
 
 from agentrl.cluster.cluster import Cluster, Process, ProcessSpec
+from agentrl.cluster.logs import log_tail
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import num_swing
 from agentrl.controller.fleet.fleet import EngineState, Fleet
+from agentrl.controller.lifecycle.router import RouterSupervisor
 from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.errors import EngineError, ProcessFailed
 from agentrl.inference.client import SGLangClient
-from agentrl.inference.config import EngineBackend
+from agentrl.inference.config import EngineBackend, InferenceConfig, Router
 from agentrl.inference.engine import Engine
+from agentrl.inference.labels import weight_label
 from agentrl.inference.servers import Listen, server_program
 from agentrl.observe.events import Observer, ProcessChanged
 from agentrl.trainer.job import ExitCode, ExitReport, TrainerJob
@@ -42,6 +43,7 @@ class EngineSupervisor:
     ) -> None:
         self.role = f"engine-{index}"
         self._inference = config.inference
+        self._signed = config.inference.router is not Router.direct
         self._cluster = cluster
         self._observer = observer
         self._log = run.logs / f"{self.role}.log"
@@ -98,7 +100,8 @@ class EngineSupervisor:
     async def _start(self, fleet: Fleet) -> Process:
         await fleet.until_startable(self.role)
         weights = fleet.start_weights(self.role)
-        command = self._server.command(weights.path, weights.version)
+        label = weight_label(weights.version, self.role if self._signed else None)
+        command = self._server.command(weights.path, label)
         spec = ProcessSpec(role=self.role, argv=command.argv, env=command.env, log=self._log)
         return await self._cluster.start(spec)
 
@@ -115,7 +118,7 @@ class EngineSupervisor:
             raise EngineError(f"not ready in {self._inference.startup_timeout_s:g} s: {log_tail(self._log)}") from None
         finally:
             exited.cancel()
-        return SGLangClient(self.role, url, request_timeout_s=self._inference.request_timeout_s)
+        return _client(self.role, url, self._inference)
 
     async def _until_lost(self, process: Process) -> str | None:
         """Until the process ends, which is said, or the fleet reports a failure: None."""
@@ -151,7 +154,7 @@ class AttachedEngine:
 
     async def keep(self, fleet: Fleet) -> None:
         """Until cancelled. Raises ProcessFailed after it was away for inference.startup_timeout_s."""
-        engine = SGLangClient(self.role, self._url, request_timeout_s=self._inference.request_timeout_s)
+        engine = _client(self.role, self._url, self._inference)
         try:
             while True:
                 self._say("starting", self._url)
@@ -208,8 +211,13 @@ class AttachedEngine:
         self._observer.emit(ProcessChanged(role=self.role, state=state, detail=detail))
 
 
+def _client(role: str, url: str, inference: InferenceConfig) -> SGLangClient:
+    signed = inference.router is not Router.direct
+    return SGLangClient(role, url, request_timeout_s=inference.request_timeout_s, signed=signed)
+
+
 class EngineSupervisors:
-    """All engines of a run."""
+    """All engines of a run, and the router before them."""
 
     def __init__(self, config: JobConfig, *, run: RunDirectory, cluster: Cluster, observer: Observer) -> None:
         engines: Iterable[EngineSupervisor | AttachedEngine]
@@ -222,6 +230,11 @@ class EngineSupervisors:
                 for index in range(config.inference.num_engines)
             )
         self._engines = {engine.role: engine for engine in engines}
+        self._router = (
+            None
+            if config.inference.router is Router.direct
+            else RouterSupervisor(config.inference, run=run, cluster=cluster, observer=observer)
+        )
 
     def report_failure(self, role: str) -> None:
         self._engines[role].report_failure()
@@ -229,6 +242,8 @@ class EngineSupervisors:
     async def keep(self, fleet: Fleet) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
+            if self._router is not None and fleet.routed is not None:
+                group.create_task(self._router.keep(fleet.routed), name="router")
             for engine in self._engines.values():
                 group.create_task(engine.keep(fleet), name=engine.role)
 
@@ -314,13 +329,3 @@ class TrainerSupervisor:
 
     def _say(self, state: str, detail: str = "") -> None:
         self._observer.emit(ProcessChanged(role=self.role, state=state, detail=detail))
-
-
-def log_tail(log: Path, num_lines: int = 5) -> str:
-    """The last lines of a process's output, as one line."""
-    try:
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            tail = deque((line.strip() for line in lines if line.strip()), maxlen=num_lines)
-    except FileNotFoundError:
-        return "no output"
-    return " | ".join(tail) or "no output"

@@ -24,6 +24,13 @@ def max_live_episodes(config: JobConfig) -> int:
     return min(config.schedule.max_live_episodes, config.sandbox.max_sandboxes)
 
 
+def eval_episodes(config: JobConfig) -> int:
+    """Episodes of an evaluation that may act at once: in the middle of a run the training ones keep their sandboxes."""
+    if not config.schedule.eval_every:
+        return max_live_episodes(config)
+    return min(config.schedule.max_live_episodes, config.sandbox.max_sandboxes - config.schedule.max_live_episodes)
+
+
 def expected_peak(used: float, remaining: float) -> float:
     """The most KV tokens that live episodes are expected to hold together, if none is added.
 

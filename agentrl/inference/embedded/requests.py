@@ -60,6 +60,8 @@ class GenerateBody(msgspec.Struct, forbid_unknown_fields=True):
     text: Any = None
     sampling_params: msgspec.Raw = msgspec.Raw()
     rid: str | list[str] | None = None
+    model: str | None = None
+    """There is one model; a router names it."""
     extra_key: str | None = None
     """Name space of the prefix cache, for all prompts."""
     stream: bool = False
@@ -67,6 +69,14 @@ class GenerateBody(msgspec.Struct, forbid_unknown_fields=True):
     logprob_start_len: int | None = None
     top_logprobs_num: int | None = None
     return_text_in_logprobs: bool = False
+    priority: int | None = None
+    """Without effect: requests start in the order in which they come."""
+    log_metrics: bool = True
+    no_logs: bool = False
+    return_hidden_states: bool = False
+    background: bool = False
+    return_bytes: bool = False
+    return_entropy: bool = False
 
 
 class AbortBody(msgspec.Struct):
@@ -167,6 +177,9 @@ def _refuse_unserved(body: GenerateBody) -> None:
         raise BadRequest("logprob_start_len is not served: only output log-probs are")
     if body.top_logprobs_num:
         raise BadRequest("top_logprobs_num is not served")
+    for name in ("return_hidden_states", "background", "return_bytes", "return_entropy"):
+        if getattr(body, name):
+            raise BadRequest(f"{name} is not served")
 
 
 def _decode_ids(raw: msgspec.Raw) -> tuple[list[list[int]], bool]:

@@ -2,13 +2,14 @@
 
 A layer is a folder named by its key. It appears whole, by a rename, or not at all: a build that fails or is killed
 leaves at most a folder `KEY.partial`, which the next build of that key removes. A file lock per key keeps two processes
-from building the same layer.
+from building the same layer. What the cache may take is bounded: see `layer_uses`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from agentrl.errors import ImageError, SandboxError
 from agentrl.sandbox.bubblewrap.image_keys import base_key, layer_key
+from agentrl.sandbox.bubblewrap.layer_uses import LOCK, PARTIAL, LayerUses, forget_dead
 from agentrl.sandbox.provider import Step
 from agentrl.sandbox.supervisor.stage import LAYER_PARTS
 from agentrl.sandbox.supervisor.userns import IdMap
@@ -24,12 +26,14 @@ from agentrl.sandbox.supervisor.userns import IdMap
 MAX_STEPS = 40
 """Of one image: its layers and those of snapshots upon them must fit into one mount."""
 _LOCK_POLL_S = 0.05
-_PARTIAL, _LOCK = ".partial", ".lock"
 
 Build = Callable[[Step, tuple[str, ...], Path], Awaitable[None]]
 """(step, layers below it, top first, folder to fill). Raises ImageError, SandboxError."""
 Discard = Callable[[Path], Awaitable[None]]
 """Removes a folder whose files may be the sandboxes' users'."""
+
+
+logger = logging.getLogger(__name__)
 
 
 def cache_folder(configured: str | None) -> Path:
@@ -40,9 +44,11 @@ def cache_folder(configured: str | None) -> Path:
 
 
 def sweep(cache: Path) -> None:
-    """Remove what builds left whose processes are gone; a build that goes on holds its lock."""
-    for partial in cache.glob(f"layers/*/*{_PARTIAL}"):
-        lock = partial.with_suffix(_LOCK)
+    """Remove what builds and users left whose processes are gone; a build that goes on holds its lock."""
+    for folder in cache.glob("layers/*"):
+        forget_dead(folder)
+    for partial in cache.glob(f"layers/*/*{PARTIAL}"):
+        lock = partial.with_suffix(LOCK)
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,12 +63,23 @@ def sweep(cache: Path) -> None:
 class ImageStore:
     """Layers of one user's images, for sandboxes with one map of ids."""
 
-    def __init__(self, cache: Path, ids: IdMap, *, network: bool, build: Build, discard: Discard) -> None:
-        """`network`: whether builds have the host's; what they fetched is kept apart from what they did without."""
+    def __init__(
+        self, cache: Path, ids: IdMap, *, limit_bytes: int, network: bool, build: Build, discard: Discard
+    ) -> None:
+        """`limit_bytes`: what its layers may take, beyond which those go that no process uses.
+
+        `network`: whether builds have the host's; what they fetched is kept apart from what they did without.
+        """
         self._folder = cache / "layers" / f"{ids.first}-{ids.count}"
         self._ids, self._network = ids, network
         self._build, self._discard = build, discard
+        self._uses = LayerUses(self._folder, limit_bytes)
+        self._looked = self._said_full = False
         self._ready: dict[tuple[Step, ...], tuple[str, ...]] = {}
+
+    def close(self) -> None:
+        """Its layers are not used any more."""
+        self._uses.close()
 
     async def folder(self) -> Path:
         """Where the layers lie, made and swept. Raises SandboxError."""
@@ -92,17 +109,31 @@ class ImageStore:
         await asyncio.to_thread(self._make_folder)
         key = await asyncio.to_thread(base_key, self._ids, network=self._network)
         found: tuple[str, ...] = ()
+        hold_bound, self._looked = not self._looked, True
         for step in steps:
             key = await asyncio.to_thread(checked_key, key, step)
             layer = self._folder / key
-            if not layer.is_dir():
+            while not await asyncio.to_thread(self._uses.take, key):
                 await self._make(step, found, layer)
+                hold_bound = True
             found = (str(layer), *found)
+        self._uses.touch(Path(layer).name for layer in found)
+        if hold_bound:
+            await self._hold_bound()
         return found
 
+    async def _hold_bound(self) -> None:
+        taken, too_many = await asyncio.to_thread(self._uses.take_away)
+        for folder in taken:
+            async with _locked(folder.with_suffix(LOCK)):
+                await self._discard(folder)
+        if too_many and not self._said_full:
+            self._said_full = True
+            logger.warning("the cache of images is %d MiB over its bound: all of it is in use", too_many >> 20)
+
     async def _make(self, step: Step, below: tuple[str, ...], layer: Path) -> None:
-        partial = layer.with_suffix(_PARTIAL)
-        async with _locked(layer.with_suffix(_LOCK)):
+        partial = layer.with_suffix(PARTIAL)
+        async with _locked(layer.with_suffix(LOCK)):
             if await asyncio.to_thread(layer.is_dir):
                 return  # another was first
             if await asyncio.to_thread(partial.exists):
@@ -111,6 +142,7 @@ class ImageStore:
                 folder.mkdir()
             try:
                 await self._build(step, below, partial)
+                await asyncio.to_thread(self._uses.measure, layer.name, partial)
                 partial.rename(layer)
             except BaseException:
                 await asyncio.shield(self._discard(partial))

@@ -1,4 +1,4 @@
-"""How much memory this machine could still give, for deciding what may be started ahead of need."""
+"""How much memory this machine has, and how much it could still give."""
 
 from __future__ import annotations
 
@@ -14,15 +14,24 @@ _GROUPS = (
 
 def available_bytes() -> int:
     """What the kernel says could be used without swapping, or what our container has left, whichever is less."""
-    left = [_mem_available()]
+    left = [_meminfo("MemAvailable")]
     for limit, used in _GROUPS:
         with suppress(OSError, ValueError):  # not that version, or "max"
             left.append(int(limit.read_text()) - int(used.read_text()))
     return max(min(left), 0)
 
 
-def _mem_available() -> int:
+def total_bytes() -> int:
+    """What this machine has, or our container may use, whichever is less."""
+    most = [_meminfo("MemTotal")]
+    for limit, _ in _GROUPS:
+        with suppress(OSError, ValueError):  # not that version, or "max"
+            most.append(int(limit.read_text()))
+    return min(most)
+
+
+def _meminfo(name: str) -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) << 10
     return 0  # a kernel from before 2014 does not say: nothing is started ahead

@@ -62,6 +62,7 @@ class BubblewrapProvider:
         self._images = ImageStore(
             cache,
             self._host.ids,
+            limit_bytes=config.cache_mb << 20,
             network=config.build_network,
             build=self._build,
             discard=self._discard,
@@ -127,6 +128,7 @@ class BubblewrapProvider:
     async def close(self) -> None:
         """Close every sandbox that is still open, and the supervisor. Idempotent."""
         await self._supervision.close()
+        self._images.close()
         self._open.clear()
 
     async def _start(self, spec: SandboxSpec, snapshot: Snapshot | None) -> BubblewrapSandbox:

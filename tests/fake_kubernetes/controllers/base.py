@@ -12,7 +12,7 @@ from ..api import Api, DeleteOptions, Options
 from ..errors import ApiError, Object
 from ..events import Recorder
 from ..resources import Resource, Target
-from ..store import Change, Key, key_of
+from ..store import Change, Key, key_of, now_text
 
 RETRY_S = 0.5
 
@@ -153,3 +153,19 @@ def condition(thing: Object, kind: str) -> str | None:
 def find_condition(thing: Object, kind: str) -> Object | None:
     conditions: list[Any] = (thing.get("status") or {}).get("conditions") or []
     return next((one for one in conditions if one["type"] == kind), None)
+
+
+def put_condition(status: Object, generation: int, kind: str, said: tuple[str, str, str]) -> None:
+    """Write one condition of a custom resource (value, reason, message); its time changes with its value only."""
+    value, reason, message = said
+    conditions = status.setdefault("conditions", [])
+    old = next((one for one in conditions if one["type"] == kind), None)
+    made = {
+        "type": kind,
+        "status": value,
+        "reason": reason,
+        "message": message,
+        "observedGeneration": generation,
+        "lastTransitionTime": old["lastTransitionTime"] if old and old["status"] == value else now_text(),
+    }
+    status["conditions"] = [one for one in conditions if one["type"] != kind] + [made]

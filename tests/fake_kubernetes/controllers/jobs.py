@@ -135,7 +135,7 @@ class JobController(Controller):
 
     def _start_pods(self, job: Object, pods: list[Object], active: list[Object], count: Count) -> list[Object]:
         """Create what is missing, take away what is too much."""
-        spec, uid = job["spec"], job["metadata"]["uid"]
+        spec = job["spec"]
         wait = count.next_at - self._clock()
         if wait > 0:
             self.later(key_of(job), wait)
@@ -151,7 +151,6 @@ class JobController(Controller):
             free = [index for index in range(completions) if index not in taken]
             return active + [self._make(job, index) for index in free[: parallelism - len(active)]]
         left = parallelism if completions is None else min(parallelism, completions - len(count.succeeded))
-        assert uid
         return active + [self._make(job, None) for _ in range(max(0, left - len(active)))]
 
     def _make(self, job: Object, index: int | None) -> Object:
