@@ -63,12 +63,26 @@ class OnBreak(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HarnessConfig:
+    """A program of somebody else's as the agent, instead of the built-in loop (docs/agents.md)."""
+
+    command: list[str] = field(default_factory=list)
+    """Program and arguments, started once for each episode on the controller's machine, with its rights. Empty: the
+    built-in loop."""
+
+    model: Text = "policy"
+    """Name of the model that its requests must ask for; AGENTRL_MODEL in its environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AgentConfig:
     format: ToolFormat = ToolFormat.fenced
     """How commands are read from messages."""
 
     reasoning: Reasoning = Reasoning.none
     """How messages mark reasoning. It is trained on like everything that was sampled."""
+
+    harness: HarnessConfig = field(default_factory=HarnessConfig)
 
     shell: Shell = Shell.fresh
     """Whether folder and variables survive from command to command."""

@@ -20,6 +20,7 @@ from agentrl.cluster.logs import log_tail
 from agentrl.config.schema import JobConfig
 from agentrl.controller.api import ControllerApi
 from agentrl.controller.brain import assemble
+from agentrl.controller.harness import open_harness
 from agentrl.controller.lifecycle.branching import load_origin, only_its_task
 from agentrl.controller.lifecycle.records import LedgerRecords
 from agentrl.controller.lifecycle.recovery import Recovered
@@ -147,17 +148,22 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
             dataset = without_builds(dataset)
         _check_snapshots(config, provider)
         engines = EngineSupervisors(config, run=run, cluster=cluster, observer=observer)
+        chat = Chat.load(model)
+        here = LocalCluster(LedgerRecords(ledger))
+        stack.push_async_callback(here.close, config.cluster.stop_grace_s)
+        harness = await open_harness(config.agent, chat, cluster=here, work=run.work, logs=run.logs, stack=stack)
         brain = assemble(
             config,
             ledger=ledger,
             observer=observer,
             dataset=dataset,
             start_weights=str(model),
-            chat=Chat.load(model),
+            chat=chat,
             provider=provider,
             engines=engines,
             entropy=SystemRandom(),
             origin=origin,
+            harness=harness,
         )
         observer.emit(_run_started(run, config, brain.recovered))
         observer.emit(Phase(phase="starting", detail="engines and trainer"))

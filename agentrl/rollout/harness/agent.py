@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from agentrl.cluster.cluster import Cluster, Process, ProcessSpec
 from agentrl.errors import HarnessFailed, UserError
@@ -27,6 +28,7 @@ from agentrl.tasks.task import Step
 
 CLIENT = Path(__file__).parent / "client"
 """Put on the harness's PYTHONPATH: the module `agentrl_harness`, for tools that are written in Python."""
+_INSTRUCTION = "instruction.md"
 _STOP_GRACE_S = 2.0
 _LOG_CHARS = 2000
 
@@ -80,7 +82,8 @@ class HarnessAgent:
         process: Process | None = None
         code: int | None = None
         try:
-            process = await self._start(session, name, folder, log, step.instruction if step else attempt.spec.task.instruction)
+            instruction = step.instruction if step else attempt.spec.task.instruction
+            process = await self._start(session, name, _own_folder(folder, instruction), log)
             end, code = await self._wait(process, session, attempt, deadline)
         finally:
             if process is not None:
@@ -101,12 +104,8 @@ class HarnessAgent:
             raise HarnessFailed(f"{name}: the harness ended with {code}", hint=f"its output is in {log}")
         return end
 
-    async def _start(self, session: Session, name: str, folder: Path, log: Path, instruction: str) -> Process:
+    async def _start(self, session: Session, name: str, folder: Path, log: Path) -> Process:
         url = self._endpoint.open(session)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        task = folder / "instruction.md"
-        task.write_text(instruction, encoding="utf-8")
         paths = [str(CLIENT), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {
             "OPENAI_BASE_URL": f"{url}/v1",
@@ -114,7 +113,7 @@ class HarnessAgent:
             "OPENAI_API_KEY": session.token,
             "AGENTRL_EXEC_URL": f"{url}/exec",
             "AGENTRL_MODEL": self._agent.harness.model,
-            "AGENTRL_TASK": str(task),
+            "AGENTRL_TASK": str(folder / _INSTRUCTION),
             "AGENTRL_EPISODE": name,
             "PYTHONPATH": os.pathsep.join(paths),
         }
@@ -131,7 +130,8 @@ class HarnessAgent:
                 remaining_s = deadline - attempt.active_now()
                 if remaining_s <= 0:
                     return (End.TIME_BUDGET if attempt.num_turns else None), None
-                await asyncio.wait({exited, session.ended}, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
+                watched: set[asyncio.Future[Any]] = {exited, session.ended}
+                await asyncio.wait(watched, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not exited.done():
                 exited.cancel()
@@ -139,6 +139,14 @@ class HarnessAgent:
             return session.ended.result(), None
         code = exited.result()
         return (End.FINISHED if code == 0 and attempt.num_turns else None), code
+
+
+def _own_folder(folder: Path, instruction: str) -> Path:
+    """An empty folder with the instruction in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / _INSTRUCTION).write_text(instruction, encoding="utf-8")
+    return folder
 
 
 def resolve(command: list[str]) -> list[str]:

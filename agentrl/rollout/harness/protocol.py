@@ -7,7 +7,7 @@ run's decision alone, because their log-probs are those of its policy.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 _OBEYED = {"model", "messages", "tools", "tool_choice", "max_tokens", "max_completion_tokens", "stream"}
 _READ = {"stream_options"}
-_REFUSED = {
+_REFUSED: dict[str, Callable[[Any], bool]] = {
     "n": lambda value: value == 1,
     "stop": lambda value: not value,
     "logprobs": lambda value: not value,

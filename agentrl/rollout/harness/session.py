@@ -247,9 +247,7 @@ class Session:
             return
         ran, self._ran = self._ran, []
         turn, self._turn = self._turn, None
-        shown = [
-            observe(one.result, limit_chars=self._agent.observation_chars, timeout_s=one.timeout_s) for one in ran
-        ]
+        shown = [observe(one.result, limit_chars=self._agent.observation_chars, timeout_s=one.timeout_s) for one in ran]
         self._recorder.record_turn(
             replace(
                 turn,
