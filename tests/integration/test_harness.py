@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from tests.fixtures.sandboxes import bubblewrap
 from tests.fixtures.task_folders import make_task
 from tests.integration.test_evidence import JUDGE
 
+MINI_PYTHON = Path(os.environ.get("AGENTRL_TEST_MINI", ".venv-mini-swe-agent/bin/python"))
 BARE = """\
 import json, os, sys, time, urllib.request, urllib.error
 import agentrl_harness
@@ -137,16 +139,16 @@ class Stage:
 
     async def play(
         self,
-        program: str,
+        program: str | None,
         *says: str | Exception,
         keep_alive_s: float = 15.0,
         meanwhile: Callable[[], Any] = lambda: None,
+        arguments: Sequence[str] = (),
         **settings: Any,
     ) -> EpisodeResult:
-        script = self.folder / "harness.py"
-        script.write_text(program)
+        """One episode of a harness that is this program, or mini-swe-agent with further `arguments`."""
         budgets = {"max_turns": 6, "max_turn_tokens": 500, "max_episode_tokens": 4000, "episode_timeout_s": 60.0}
-        command = [sys.executable, *([] if "openai" in program else ["-S"]), str(script)]
+        command = self._mini(arguments) if program is None else self._script(program)
         agent = AgentConfig(harness=HarnessConfig(command=command), **{**budgets, **settings})
         self.policy = Policy(self.chat, list(says), meanwhile=meanwhile)
         endpoint = Endpoint(model="policy", tool_role=agent.observation_role, keep_alive_s=keep_alive_s)
@@ -177,6 +179,14 @@ class Stage:
             await cluster.close(1.0)
             await endpoint.close()
             assert not list((self.folder / "work").iterdir()), "each process's folder goes with it"
+
+    def _script(self, program: str) -> list[str]:
+        script = self.folder / "harness.py"
+        script.write_text(program)
+        return [sys.executable, *([] if "openai" in program else ["-S"]), str(script)]
+
+    def _mini(self, arguments: Sequence[str]) -> list[str]:
+        return [str(MINI_PYTHON), "-m", "agentrl_harness", "mini", *arguments]
 
     def said(self, result: EpisodeResult) -> list[str]:
         """What was sampled, by sequence."""

@@ -1,7 +1,8 @@
 """For harnesses that are written in Python: the task, and commands in the episode's sandbox. Standard library only.
 
 On the command line: `python -m agentrl_harness task` prints the instruction, `python -m agentrl_harness exec COMMAND`
-runs a command and passes on what it prints and its exit code.
+runs a command and passes on what it prints and its exit code. `python -m agentrl_harness mini [ARGUMENT]...` runs
+mini-swe-agent on the task.
 """
 
 from __future__ import annotations
@@ -78,8 +79,23 @@ class MiniSweEnvironment:
             raise Submitted({"role": "exit", "content": rest, "extra": extra})
 
 
+def mini(arguments: list[str]) -> None:
+    """mini-swe-agent's own command line, without questions to a person."""
+    quiet = {"MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1", "MSWEA_COST_TRACKING": "ignore_errors"}
+    os.environ.update(quiet, MSWEA_GLOBAL_CONFIG_DIR=str(Path.cwd()), LITELLM_LOCAL_MODEL_COST_MAP="True")
+    from minisweagent.run.mini import app
+
+    model = f"openai/{os.environ['AGENTRL_MODEL']}"
+    environment = "agentrl_harness.MiniSweEnvironment"
+    fixed = ["--task", task(), "--yolo", "--exit-immediately", "--cost-limit", "0", "--output", "trajectory.json"]
+    app([*fixed, "--model", model, "--environment-class", environment, *arguments])
+
+
 def main(words: list[str]) -> int:
     match words:
+        case ["mini", *arguments]:
+            mini(arguments)
+            return 0
         case ["task"]:
             print(task())
             return 0
