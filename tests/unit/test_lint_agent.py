@@ -11,6 +11,7 @@ from agentrl.config.lint_agent import AGENT_RULES
 from tests.unit.test_lint import ERROR, FACTS, WARNING, found, with_
 
 HARNESS: dict[str, Any] = {"agent__harness": {"command": ["true"], "model": "policy"}}
+RENAMED = {"command": [], "model": "gpt"}
 CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
     (
         "harness_has_its_own_prompts",
@@ -38,7 +39,7 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
 
 @pytest.mark.parametrize(("rule", "changes", "severity", "where"), CASES)
 def test_rule_catches(rule: str, changes: dict[str, Any], severity: Severity, where: str) -> None:
-    assert (rule, severity, where) in found(rule, with_(**changes))
+    assert (rule, severity, where) in found(with_(**changes))
 
 
 def test_every_rule_has_a_case() -> None:

@@ -37,6 +37,7 @@ from agentrl.rollout.chat import Chat
 from agentrl.sandbox.bare import danger
 from agentrl.sandbox.choice import make_provider, reap
 from agentrl.sandbox.config import Isolation
+from agentrl.sandbox.owner import SandboxOwner
 from agentrl.sandbox.provider import SandboxProvider
 from agentrl.tasks.dataset import load_dataset, within_limits, without_builds, without_isolation
 from agentrl.trainer.job import TrainerJob
@@ -142,7 +143,8 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         if config.sandbox.isolation is Isolation.none:
             observer.emit(Warned(message=danger()))
             dataset = without_isolation(dataset)
-        provider = make_provider(config.sandbox, state_dir=run.sandboxes)
+        owner = SandboxOwner(run=run.path.name, epoch=ledger.epoch)
+        provider = make_provider(config.sandbox, state_dir=run.sandboxes, owner=owner)
         stack.push_async_callback(provider.close)
         if not provider.capabilities.build:
             dataset = without_builds(dataset)
@@ -189,7 +191,7 @@ def _check_snapshots(config: JobConfig, provider: SandboxProvider) -> None:
 def clean_up(run: RunDirectory, reader: LedgerReader) -> list[str]:
     """End what an earlier controller of this run left over. Returns the roles of processes that were still there."""
     left = [row.role for row in reader.processes() if end_process(row.pid, row.start_ticks)]
-    reap(run.load_config().sandbox, state_dir=run.sandboxes)
+    reap(run.load_config().sandbox, state_dir=run.sandboxes, run=run.path.name)
     return left
 
 
