@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import pytest
 
 from agentrl.controller.config import InFlight
-from agentrl.controller.fleet.fleet import EngineState, Fleet
+from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.state import EngineState
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.ledger.reader import LedgerReader
 from agentrl.observe.events import Event, Published, StepApplied, Warned

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from aiohttp import web
 
 from agentrl.errors import EngineError, EngineRequestError
 from agentrl.inference.client import SGLangClient
+from agentrl.inference.config import MemoryTag
 from agentrl.inference.engine import FinishReason, PauseMode, SamplingParams
 from agentrl.inference.labels import NOT_OURS
 
@@ -117,6 +119,31 @@ async def test_a_signed_engine_is_known_by_its_answers_and_anothers_label_is_not
         generation = await client.generate("a", [1], PARAMS)
         assert (generation.engine, generation.versions) == ("engine-0", [8, 8])
         await client.close()
+
+
+async def test_a_priority_and_the_memory_to_give_up_are_part_of_the_requests() -> None:
+    seen: list[Any] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append((request.path, await request.json()))
+        return web.json_response(generated())
+
+    async with serving(handler) as client:
+        await client.generate("a", [1], replace(PARAMS, priority=2))
+        await client.generate("b", [1], PARAMS)
+        await client.release_memory()
+        tags = [MemoryTag.kv_cache, MemoryTag.cuda_graph]
+        some = SGLangClient("engine-0", client.url, request_timeout_s=20.0, tags=tags)
+        await some.release_memory()
+        await some.resume_memory()
+        await some.close()
+    assert [body.get("priority") for _, body in seen[:2]] == [2, None]
+    told = {"tags": ["kv_cache", "cuda_graph"]}
+    assert seen[2:] == [
+        ("/release_memory_occupation", {}),
+        ("/release_memory_occupation", told),
+        ("/resume_memory_occupation", told),
+    ]
 
 
 async def test_an_answer_that_two_engines_signed_is_an_engine_error() -> None:
