@@ -18,6 +18,7 @@ import msgspec
 from agentrl.errors import AgentrlError, EngineError, EngineRequestError
 from agentrl.inference.config import MemoryTag
 from agentrl.inference.engine import EngineLoad, FinishReason, Generation, PauseMode, SamplingParams
+from agentrl.inference.gauges import parse_gauges
 from agentrl.inference.labels import NOT_OURS, parse_label, weight_label
 from agentrl.inference.sglang_checks import missing_paths
 
@@ -179,6 +180,9 @@ class SGLangClient:
             kv_tokens_used=sum(rank.num_used_tokens for rank in ranks),
             kv_tokens_capacity=sum(rank.max_total_num_tokens for rank in ranks),
         )
+
+    async def gauges(self) -> dict[str, float]:
+        return parse_gauges((await self._send("GET", "/metrics", None)).decode(errors="replace"))
 
     async def version(self) -> int:
         text = (await self._ask("GET", "/model_info", None, _ModelInfo)).weight_version

@@ -129,6 +129,10 @@ class Engine(Protocol):
 
     async def load(self) -> EngineLoad: ...
 
+    async def gauges(self) -> dict[str, float]:
+        """What it says of its work, by the names in `agentrl.inference.gauges`."""
+        ...
+
     async def version(self) -> int:
         """Policy version that the engine serves now."""
         ...

@@ -16,6 +16,7 @@ from agentrl.errors import EngineError, EngineRequestError
 from agentrl.inference.client import SGLangClient
 from agentrl.inference.config import MemoryTag
 from agentrl.inference.engine import FinishReason, PauseMode, SamplingParams
+from agentrl.inference.gauges import GAUGES
 from agentrl.inference.labels import NOT_OURS
 
 PARAMS = SamplingParams(max_new_tokens=3, temperature=0.5, stop_token_ids=(9,), seed=4)
@@ -270,3 +271,14 @@ async def test_loads_are_summed_over_ranks() -> None:
     async with serving(answering({"loads": [rank, rank]})) as client:
         load = await client.load()
     assert (load.num_running, load.num_queued, load.kv_tokens_used, load.kv_tokens_capacity) == (2, 4, 60, 800)
+
+
+async def test_what_an_engine_says_of_its_work_is_read_from_its_metrics() -> None:
+    lines = [f'sglang:{name}{{model_name="m",tp_rank="{rank}"}} {rank + 1}' for name in GAUGES for rank in (0, 1)]
+    lines = [line for name in GAUGES for line in (f"# TYPE sglang:{name} gauge", *(x for x in lines if name in x))]
+    async with serving(answering("\n".join(lines).encode() + b"\n")) as client:
+        assert await client.gauges() == dict.fromkeys(GAUGES, 2.0)
+    for broken in ("\n".join(lines[:-3]) + "\n", "sglang:x{ 1\n"):
+        async with serving(answering(broken.encode())) as client:
+            with pytest.raises(EngineError, match="/metrics"):
+                await client.gauges()

@@ -390,6 +390,12 @@ class Fleet:
             ]
         return self._waiting.num_allowed + sum(task.result() for task in asked)
 
+    async def gauges(self) -> dict[str, dict[str, float]]:
+        """What the engines in service say of their work; those that do not answer are left out."""
+        async with asyncio.TaskGroup() as group:
+            asked = {member.engine.name: group.create_task(member.gauges()) for member in self._in_service()}
+        return {name: told for name, task in asked.items() if (told := task.result()) is not None}
+
     # --- suspension and publication
 
     async def suspend(self) -> None:

@@ -16,6 +16,7 @@ from agentrl.wire import Probe
 FULL_SHARE = 0.9
 """Of its KV capacity, from which on an engine's queue waits for memory and not for a prefill."""
 
+_GAUGES_TIMEOUT_S = 5.0
 DRAIN_S = 1.0
 """How long answers of a paused engine are waited for before it is lent: what is still open then came too late."""
 
@@ -116,6 +117,14 @@ class Member:
         except (TimeoutError, EngineError):
             return 0
         return load.num_queued if load.kv_tokens_used >= FULL_SHARE * load.kv_tokens_capacity else 0
+
+    async def gauges(self) -> dict[str, float] | None:
+        """What it says of its work; None if it does not answer soon."""
+        try:
+            async with asyncio.timeout(_GAUGES_TIMEOUT_S):
+                return await self.engine.gauges()
+        except (TimeoutError, EngineError):
+            return None
 
     async def drained(self) -> None:
         """Until no request is open."""
