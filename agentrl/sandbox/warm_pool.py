@@ -74,8 +74,10 @@ class WarmPool:
         self._warm: dict[Kind, deque[_Warm]] = {}
         self._starts: list[_Start] = []
         """Those that were decided first stand first."""
+        self._unwanted: list[Sandbox] = []
+        """Those whose owners went while they were handed out, to be closed."""
         self._num_closing = 0
-        """Warm ones that still take the place that they make."""
+        """Those that still take the place that they make."""
         self._abandoned: dict[Kind, int] = {}
         """By kind, since one of it came up."""
         self._rate = LaunchRate()
@@ -223,7 +225,8 @@ class WarmPool:
             await _close(sandbox)
             return error
         except BaseException:
-            await asyncio.shield(_close(sandbox))
+            self._unwanted.append(sandbox)
+            self._wake.set()
             raise
         return None
 
@@ -233,6 +236,8 @@ class WarmPool:
         """Look at everything, decide, and begin what was decided."""
         now = monotonic()
         self._expire(now, group)
+        while self._unwanted:
+            self._close(self._unwanted.pop(), group)
         stocks = self._stocks(now)
         decided = plan(
             self._queue,
@@ -365,8 +370,11 @@ class WarmPool:
     def _close_warm(self, kind: Kind, group: asyncio.TaskGroup) -> None:
         if sandbox := self._take(kind):
             self._counts.unused += not isinstance(kind, Fork)
-            self._num_closing += 1
-            group.create_task(self._closing(sandbox))
+            self._close(sandbox, group)
+
+    def _close(self, sandbox: Sandbox, group: asyncio.TaskGroup) -> None:
+        self._num_closing += 1
+        group.create_task(self._closing(sandbox))
 
     async def _closing(self, sandbox: Sandbox) -> None:
         try:

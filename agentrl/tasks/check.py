@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from agentrl.errors import ImageError, SandboxError, UserError
+from agentrl.sandbox import offline
 from agentrl.sandbox.provider import ExecResult, SandboxProvider
 from agentrl.tasks.folders import Skipped
 from agentrl.tasks.harbor import WITHOUT_NETWORK
@@ -81,18 +82,25 @@ async def _check(task: Task, provider: SandboxProvider) -> CheckResult:
         return replace(result, reason=f"has no {task.solution_script} to check it with")
     try:
         await provider.prepare(task.spec.image)
-        noop, _ = await _score(task, provider, solve=False)
-        oracle, solved = await _score(task, provider, solve=True)
+        noop = (await _score(task, provider, solve=False)).found
+        solution = await _score(task, provider, solve=True)
     except ImageError as error:
         return replace(result, runnable=False, reason=str(error))
     except (SandboxError, UserError) as error:
         return replace(result, reason=str(error))
+    oracle = solution.found
     result = replace(result, oracle=oracle.reward, noop=noop.reward)
     if missing := list(dict.fromkeys((*oracle.missing, *noop.missing))):
         result = replace(result, notes=(*result.notes, f"its tests asked in vain for: {', '.join(missing)}"))
         if "missing_tool" in (oracle.problem, noop.problem):
             return replace(result, runnable=False, reason=f"its tests need what is not here: {', '.join(missing)}")
-    reason = _problem("doing nothing", noop, wanted=0.0) or _problem("its solution", oracle, wanted=1.0, solved=solved)
+    reason = _problem("doing nothing", noop, wanted=0.0) or _problem(
+        "its solution", oracle, wanted=1.0, solved=solution.ended
+    )
+    if oracle.reward != 1.0 and solution.lacked:
+        return replace(
+            result, runnable=False, reason=f"its solution needs what is not here: {', '.join(solution.lacked)}"
+        )
     if reason is not None and any(WITHOUT_NETWORK in note for note in task.notes):
         return replace(result, runnable=False, reason=f"asks for a network, and without one {reason}")
     return replace(result, reason=reason)
@@ -103,23 +111,36 @@ def _notes(task: Task) -> tuple[str, ...]:
     return (*task.notes, *([unknown] if task.unknown_keys else []))
 
 
-async def _score(task: Task, provider: SandboxProvider, *, solve: bool) -> tuple[Verification, ExecResult | None]:
-    """What a task's steps come to together, and what the last solution did."""
+@dataclass(frozen=True)
+class _Score:
+    """What a task's steps came to together."""
+
+    found: Verification
+    ended: ExecResult | None
+    """How the last solution ended; None without one."""
+    lacked: tuple[str, ...]
+    """What solutions asked for in vain."""
+
+
+async def _score(task: Task, provider: SandboxProvider, *, solve: bool) -> _Score:
     sandbox = await provider.create(task.spec)
     graded: list[Verification] = []
-    solved: ExecResult | None = None
+    ended: ExecResult | None = None
+    lacked: tuple[str, ...] = ()
     try:
         for step in task.steps or (None,):
             if step and (obstacle := await prepare_step(task, step, sandbox)):
                 graded.append(not_started(obstacle))
                 break
-            solved = await run_oracle(task, sandbox, step) if solve else None
+            if solve:
+                ended = await run_oracle(task, sandbox, step)
+                lacked += await offline.missing(sandbox)
             graded.append(await verify(task, sandbox, step))
             if graded[-1].reward is None or (step and not step.passes(graded[-1])):
                 break
     finally:
         await sandbox.close()
-    return together(task, graded), solved
+    return _Score(together(task, graded), ended, lacked)
 
 
 def _problem(after: str, found: Verification, *, wanted: float, solved: ExecResult | None = None) -> str | None:

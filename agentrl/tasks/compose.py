@@ -20,15 +20,20 @@ _HARMLESS = {"image", "container_name", "command", "tty", "stdin_open", "init", 
 _TEST_DIR = "TEST_DIR"
 
 
-def check_compose(folder: Path, *, service: str) -> None:
-    """Raises NotRunnable for a compose file that is more than the service of that name; TaskError if it is wrong."""
+def check_compose(folder: Path, *, service: str) -> str | None:
+    """The working folder that the sandbox's service sets, if it does: the only one, or the one of that name.
+
+    Raises NotRunnable for a compose file that asks for more than that service; TaskError if it is wrong.
+    """
+    workdir: str | None = None
     for name in _FILES:
         file = folder / name
         if file.is_file():
-            _check(file, service)
+            workdir = _check(file, service) or workdir
+    return workdir
 
 
-def _check(file: Path, service: str) -> None:
+def _check(file: Path, service: str) -> str | None:
     try:
         document = yaml.safe_load(file.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -36,13 +41,20 @@ def _check(file: Path, service: str) -> None:
     services = document.get("services") if isinstance(document, dict) else None
     if not isinstance(services, dict) or not services:
         raise refused(f"services ({file.name} names none)")
+    if len(services) == 1:
+        (service,) = services
     if others := sorted(str(name) for name in services if name != service):
         raise refused(f"services ({file.name}: {', '.join(others)})")
     if extra := sorted(str(key) for key in document if key not in ("services", "version", "name")):
         raise refused(f"services ({file.name}: {', '.join(extra)})")
-    for key, value in (services[service] or {}).items():
+    settings = services[service] or {}
+    if not isinstance(settings, dict):
+        raise TaskError(f"{file}: {service} is not a mapping of settings")
+    for key, value in settings.items():
         if key not in _HARMLESS and not _is_harmless(key, value):
             raise refused(f"services ({file.name}: {key})")
+    workdir = settings.get("working_dir")
+    return None if workdir is None else str(workdir)
 
 
 def _is_harmless(key: str, value: Any) -> bool:
@@ -61,6 +73,8 @@ def _is_harmless(key: str, value: Any) -> bool:
             return str(value) == "none"
         case "privileged":
             return value is False
+        case "working_dir":
+            return str(value).startswith("/")
     return False
 
 

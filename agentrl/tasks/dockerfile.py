@@ -26,6 +26,7 @@ _NEEDS_BUILD = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _KNOWN_FOLDERS = {"/", "/app", "/etc", "/home", "/mnt", "/opt", "/root", "/srv", "/tmp", "/var", "/var/tmp"}
 _ROOT = ("root", "0", "root:root", "0:0")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+)|(.))")
+_UV_IMAGE = re.compile(r"--from=(?:ghcr\.io/astral-sh|astral)/uv(?:[:@].*)?$")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _STANDS_FOR = {
     "gcc": "gcc",
@@ -189,12 +190,15 @@ def _assignments(build: _Build, rest: str) -> dict[str, str]:
     pairs = [word.partition("=") for word in shlex.split(rest)]
     if bad := next((key for key, equals, _ in pairs if not equals), None):
         raise ValueError(f"{bad} has no value")
-    return {key: _expand(build, value) for key, _, value in pairs}
+    return {key: _expand(build, value, appends_to=key) for key, _, value in pairs}
 
 
-def _expand(build: _Build, text: str) -> str:
-    """Replace $A, ${A} and ${A:-x}. Raises ValueError for a variable that nothing above sets."""
-    known = {"PATH": DEFAULT_PATH, "HOME": "/root", **build.arguments, **build.env}
+def _expand(build: _Build, text: str, *, appends_to: str | None = None) -> str:
+    """Replace $A, ${A} and ${A:-x}. A variable that nothing above sets may be set by the real base: it is refused, but
+    where it only grows (`ENV A=x:$A`) it begins empty.
+    """
+    empty = {} if appends_to is None else {appends_to: ""}
+    known = {**empty, "PATH": DEFAULT_PATH, "HOME": "/root", **build.arguments, **build.env}
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1] or match[3], match[2]
@@ -202,13 +206,17 @@ def _expand(build: _Build, text: str) -> str:
             return known[name]
         if default is not None:
             return default
-        raise ValueError(f"{match[0]} is not set by an ENV or ARG above")
+        if name is None:
+            raise ValueError(f"{match[0]} is no variable")
+        raise refused(f"{match[0]}, which no ENV or ARG above sets")
 
     return _VARIABLE.sub(value, text)
 
 
 def _copy(build: _Build, name: str, rest: str) -> None:
     words, flags = copy_words(rest)
+    if any(_UV_IMAGE.match(flag) for flag in flags):
+        return  # its stand-in serves wherever uv is asked for
     owner = _owner(name, flags)
     if len(words) < 2:
         raise ValueError("needs a source and a target")

@@ -6,6 +6,7 @@ one. As with Harbor's format, a setting that cannot be honoured is refused by na
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,12 @@ def load_terminal_bench(folder: Path) -> Task:
         raise refused(f"parser_name {parser}")
     if table.flag("run_tests_in_same_shell"):
         raise refused("run_tests_in_same_shell: commands here have a shell each")
-    check_compose(folder, service="client")
+    workdir = check_compose(folder, service="client")
     if not (folder / _SCRIPT).is_file():
         raise TaskError(f"{folder}: has no {_SCRIPT}")
     dockerfile = folder / "Dockerfile"
     image = read_dockerfile(dockerfile) if dockerfile.is_file() else Image(workdir="/app")
+    image = image if workdir is None else replace(image, workdir=workdir)
     for copy in image.copies:
         _refuse_leak(folder, copy.source)
     for step in image.steps:

@@ -46,6 +46,7 @@ async def test_what_tests_lack_is_said_and_never_scored(tmp_path: Path) -> None:
         assert "apt-get install no-such-tool" in (said[name] or "")
     assert "curl https://example.com/expected.json" in (said["lacks-download"] or "")
     assert "no-such-package-anywhere" in (said["lacks-package"] or "")
+    assert said["solution-lacks-clone"] == ("its solution needs what is not here: git https://example.com/totals.git")
 
 
 async def test_an_agent_cannot_excuse_itself_by_what_its_own_programs_ask_for(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from random import Random
@@ -508,3 +509,20 @@ def test_a_killed_pool_takes_nothing_along_and_another_goes_on() -> None:
             await pool.create(owned(1))
 
     in_virtual_time(main())
+
+
+def test_a_pool_that_ends_in_the_middle_of_a_hand_out_leaves_no_coroutine_behind() -> None:
+    """As where a simulation ends, or its node is killed."""
+
+    async def main() -> None:
+        pool = pool_of(Told(1.0), warm_max=0)
+        spawn("controller", pool.run())
+        spawn("controller", pool.create(owned(0)))
+        await asyncio.sleep(1.5)
+        assert pool.figures().counts.started == 1 and pool.figures().counts.misses == 0, "it is being handed out"
+
+    asyncio.set_event_loop(None)  # or a coroutine could hide in a loop that never runs
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        in_virtual_time(main())
+    assert [str(warning.message) for warning in caught] == []

@@ -19,7 +19,7 @@ MISSING_FILE = "/logs/verifier/.missing"
 """Where the stand-ins write what they could not serve, one a line; in a folder that any user may write."""
 BUILD_ROOT = "/opt/.agentrl"
 """Where the stand-ins lie while an image is built."""
-_COMMANDS = ("apt", "apt-get", "curl", "pip", "pip3", "pytest", "python", "uv", "uvx", "wget")
+_COMMANDS = ("apt", "apt-get", "curl", "git", "pip", "pip3", "pytest", "python", "uv", "uvx", "wget")
 _WANTED = re.compile(rf"(?<![\w./-])(?:{'|'.join(_COMMANDS)})(?![\w-])|-m\s+(?:pip|pytest)\b")
 _STUB = """\
 #!/bin/sh
@@ -150,5 +150,5 @@ def _installed_packages() -> list[str]:
         status = _DPKG_STATUS.read_text(errors="replace")
     except OSError:
         return []
-    paragraphs = re.findall(r"^Package: (\S+)\nStatus: (.*)$", status, re.MULTILINE)
+    paragraphs = re.findall(r"^Package: (\S+)\n(?:\S.*\n)*?Status: (.*)$", status, re.MULTILINE)
     return [name for name, state in paragraphs if state.endswith(" installed")]

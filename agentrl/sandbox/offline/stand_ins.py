@@ -1,7 +1,7 @@
 """Runs inside sandboxes, as `python3 -I stand_ins.py COMMAND ARGUMENT...`, with whatever Python the image has.
 
-Serves apt-get, curl, wget, pip, uv, uvx, pytest and python from what is there. What cannot be served is printed, and
-written down if it was the tests that asked, and not a program of the agent's that they run.
+Serves apt-get, curl, wget, git, pip, uv, uvx, pytest and python from what is there. What cannot be served is printed,
+and written down if it was the tests that asked, and not a program of the agent's that they run.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ HARNESS_PACKAGES = {"asciinema", "tmux"}
 """With which Terminal-Bench's own harness drives and records an agent; nothing of that happens here."""
 SERVED_DISTRIBUTIONS = {"pip", "pytest-json-ctrf", "setuptools", "uv", "wheel"}
 LOCAL = re.compile(r"(?:\w+://)?(?:[^/@]*@)?(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[::1?\])(?:[:/?]|$)|file://")
+REMOTE_REPOSITORY = re.compile(r"(?:https?|git|ssh)://|[\w.-]+@[\w.-]+:")
 UV_INSTALLER = re.compile(r"astral\.sh/(?:uv/)?(?:[\w.]+/)?(?:uv-)?install(?:er)?\.sh|/uv/releases/.*uv-installer\.sh")
 PIP_INSTALLER = re.compile(r"/get-pip\.py$")
 INSTALL_UV = f"""\
@@ -55,7 +56,16 @@ def main(name: str, arguments: list[str]) -> int:
     own = real(name)
     if own and has_network():
         os.execv(own, [name, *arguments])
-    serve = {"apt": apt, "apt-get": apt, "pip3": pip, "uvx": uvx, "uv": uv, "pip": pip, "pytest": pytest}.get(name)
+    serve = {
+        "git": git,
+        "apt": apt,
+        "apt-get": apt,
+        "pip3": pip,
+        "uvx": uvx,
+        "uv": uv,
+        "pip": pip,
+        "pytest": pytest,
+    }.get(name)
     if serve:
         return serve(arguments)
     return python(arguments) if name == "python" else fetch(name, arguments)
@@ -143,7 +153,7 @@ def installed_packages() -> set[str]:
         status = Path("/var/lib/dpkg/status").read_text(errors="replace")
     except OSError:
         status = ""
-    found = re.findall(r"^Package: (\S+)\nStatus: .* installed$", status, re.MULTILINE)
+    found = re.findall(r"^Package: (\S+)\n(?:\S.*\n)*?Status: .* installed$", status, re.MULTILINE)
     return {*found, *Path(ROOT, "packages").read_text().split()}
 
 
@@ -183,6 +193,17 @@ def deliver(text: str, name: str, arguments: list[str]) -> int:
     else:
         Path(target).write_text(text)
     return 0
+
+
+def git(arguments: list[str]) -> int:
+    """Run the image's own, but for what only a network has."""
+    remote = [word for word in arguments if REMOTE_REPOSITORY.match(word) and not LOCAL.match(word)]
+    if remote and {"clone", "fetch", "pull", "ls-remote", "submodule"} & {*arguments}:
+        return lack(f"git {remote[0]}") and 128
+    own = real("git")
+    if own is not None:
+        os.execv(own, ["git", *arguments])
+    return lack("git") and 127
 
 
 # --- packages of Python
