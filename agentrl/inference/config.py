@@ -115,9 +115,6 @@ class SGLangConfig:
     deterministic: bool = False
     """Whether kernels give equal results in any batch: a seed then fixes what is sampled. Slower, and GPUs only."""
 
-    routed_experts: bool = False
-    """Whether the experts that each token went to are recorded, of models that have any, and handed to the trainer."""
-
     release: list[MemoryTag] = field(default_factory=lambda: list(MemoryTag))
     """What a swing engine gives up while the trainer works. What it keeps, the trainer must fit beside."""
 

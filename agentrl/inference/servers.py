@@ -142,8 +142,6 @@ class SGLangServer:
             argv += ["--enable-priority-scheduling", "--disable-priority-preemption"]
         if sglang.deterministic:
             argv += ["--enable-deterministic-inference"]
-        if sglang.routed_experts:
-            argv += ["--enable-return-routed-experts"]
         draft = sglang.speculation
         if draft.algorithm is Speculation.none:
             return argv

@@ -33,9 +33,8 @@ OWN = frozenset({
     "--model-path", "--model", "--weight-version", "--host", "--port", "--device", "--dtype", "--max-running-requests",
     "--max-total-tokens", "--context-length", "--random-seed", "--skip-tokenizer-init", "--tp-size",
     "--tensor-parallel-size", "--base-gpu-id", "--enable-priority-scheduling", "--enable-deterministic-inference",
-    "--enable-return-routed-experts", "--speculative-algorithm", "--speculative-draft-model-path",
-    "--speculative-draft-model", "--speculative-num-steps", "--speculative-eagle-topk",
-    "--speculative-num-draft-tokens",
+    "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-draft-model",
+    "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens",
 })  # fmt: skip
 """Arguments that follow from settings of their own."""
 

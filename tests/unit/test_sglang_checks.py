@@ -114,12 +114,8 @@ def test_each_feature_is_an_argument_of_the_server_and_off_by_default_but_for_pr
     plain = command(Device.cuda)
     assert "--enable-priority-scheduling" in plain and "--disable-priority-preemption" in plain
     assert "--enable-priority-scheduling" not in command(Device.cuda, priority_scheduling=False)
-    for feature, argument in (
-        ("deterministic", "--enable-deterministic-inference"),
-        ("routed_experts", "--enable-return-routed-experts"),
-    ):
-        assert argument not in plain
-        assert argument in command(Device.cuda, **{feature: True})
+    assert "--enable-deterministic-inference" not in plain
+    assert "--enable-deterministic-inference" in command(Device.cuda, deterministic=True)
     assert not any(argument.startswith("--speculative") for argument in plain)
 
 
@@ -137,7 +133,7 @@ def test_the_server_knows_every_argument_that_is_written() -> None:
     python = os.environ["AGENTRL_TEST_SGLANG"]
     told = subprocess.run([python, "-m", "sglang.launch_server", "--help"], capture_output=True, text=True, check=True)
     draft = SpeculationConfig(algorithm=Speculation.EAGLE, draft_model="/d", num_steps=3, topk=4, num_draft_tokens=8)
-    features: dict[str, Any] = {"deterministic": True, "routed_experts": True, "speculation": draft}
+    features: dict[str, Any] = {"deterministic": True, "speculation": draft}
     argv = {*command(Device.cuda, swing=True, **features), *command(Device.cpu)}
     known = set(re.findall(r"--[a-z][a-z0-9-]*", told.stdout))
     assert {argument for argument in argv if argument.startswith("--")} <= known

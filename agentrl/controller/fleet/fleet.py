@@ -438,7 +438,7 @@ class Fleet:
         on them. Lent engines get theirs when they come back.
         """
         assert not self._gate.is_set(), "publish only while suspended"
-        self.weights = weights
+        self.weights = weights = replace(weights, before=replace(self.weights, before=None))
         flush_cache = self._in_flight is not InFlight.in_place
         serving = self._in_service()
         await self._each("update weights", serving, lambda member: member.renew(weights, flush_cache=flush_cache))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
+from agentrl.controller.fleet.mistrust import cause
 from agentrl.controller.fleet.publication import difference
 from agentrl.errors import EngineError, EngineMistrusted, EngineRequestError
 from agentrl.inference.engine import Engine, Generation, PauseMode
@@ -29,6 +30,8 @@ class Weights:
     version: int
     probe: Probe | None = field(default=None, compare=False)
     """What the trainer says of them."""
+    before: Weights | None = field(default=None, compare=False)
+    """Those that were published before, to know an engine by that kept them."""
 
 
 class Duty(Enum):
@@ -177,9 +180,18 @@ class Member:
                 self._damaged = True
                 raise EngineMistrusted(
                     f"log-probs differ by {self.difference:.2g} from the trainer's for version {weights.version},"
-                    f" {self._probe_tolerance:g} is tolerated"
+                    f" {self._probe_tolerance:g} is tolerated: {await self._cause(weights)}"
                 )
         self._proven, self._newest = weights, weights.version
+
+    async def _cause(self, weights: Weights) -> str:
+        """Why it does not agree."""
+        assert self.difference is not None
+        older: tuple[int, float] | None = None
+        if (before := weights.before) is not None and (probe := before.probe) is not None:
+            older = before.version, difference(probe, await self.engine.best_logprobs(probe.ids, probe.ends))
+        dtype = (await self.engine.build()).get("dtype")
+        return cause(self.difference, older=older, dtype=dtype, tolerance=self._probe_tolerance)
 
     @contextmanager
     def request(self, timer: asyncio.Timeout) -> Iterator[None]:
