@@ -76,11 +76,14 @@ def _print_processes(plan: Plan) -> None:
 
 def _print_batch(console: Console, plan: Plan) -> None:
     batch = plan.batch
+    lag = plan.lag
     console.print(
         f"\na step   {batch.groups_per_step} groups x {batch.group_size} = {batch.episodes_per_step} episodes"
         f" of up to {batch.max_turns} turns; trains at most {batch.max_tokens_per_step:,} tokens,"
         f" samples at most {batch.max_sampled_per_step:,}"
-        f"\nthe run  {batch.steps} steps, {batch.episodes:,} trained episodes, {batch.eval_episodes} for evaluation\n"
+        f"\nthe run  {batch.steps} steps, {batch.episodes:,} trained episodes, {batch.eval_episodes} for evaluation"
+        f"\nlag      about {lag.mean:g} versions between a group's oldest token and the weights it trains;"
+        f" {lag.most} at most\n"
     )
 
 

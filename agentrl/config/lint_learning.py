@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from agentrl.config.fields import schema
 from agentrl.config.lint import Finding, LintFacts, error, warning
+from agentrl.config.policy_lag import predict_lag
 from agentrl.config.schema import JobConfig
 from agentrl.trainer.config import Aggregation, Anchor, Importance, LrSchedule, Surrogate
 
@@ -59,6 +60,14 @@ def lag_is_corrected_once(config: JobConfig, facts: LintFacts) -> Iterator[Findi
     elif algorithm.anchor is Anchor.proximal and not weighted and config.schedule.max_policy_lag > 0:
         message = "none trains on old tokens as if they were on policy"
         yield warning("algorithm.importance", message, "use token, or schedule.max_policy_lag=0")
+
+
+def lag_within_bound(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """A window so wide that groups are usually too old by the time they are taken wastes what was sampled for them."""
+    bound, expected = config.schedule.max_policy_lag, predict_lag(config).mean
+    if bound and expected > bound:
+        message = f"about {expected:g} versions of lag are expected, so most groups would be dropped as stale"
+        yield warning("schedule.max_policy_lag", message, "raise it, or lower schedule.window_groups")
 
 
 def constant_has_tokens(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
@@ -132,6 +141,7 @@ LEARNING_RULES: tuple[Callable[[JobConfig, LintFacts], Iterator[Finding]], ...] 
     group_bands_ordered,
     overlength_is_a_slope,
     lag_is_corrected_once,
+    lag_within_bound,
     constant_has_tokens,
     clips_fit_surrogate,
     learning_settings_used,

@@ -13,6 +13,7 @@ from agentrl.config.lint_bare import BARE_RULES
 from agentrl.config.lint_inference import INFERENCE_RULES
 from agentrl.config.lint_kubernetes import KUBERNETES_RULES
 from agentrl.config.lint_learning import LEARNING_RULES
+from agentrl.config.lint_pods import POD_RULES
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import InFlight, Stragglers, num_swing
 from agentrl.inference.config import Dtype, EngineBackend, SGLangConfig
@@ -438,6 +439,7 @@ RULES: tuple[Rule, ...] = (
     ignored_settings,
     *BARE_RULES,
     *KUBERNETES_RULES,
+    *POD_RULES,
     *LEARNING_RULES,
     *INFERENCE_RULES,
 )

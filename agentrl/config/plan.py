@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from agentrl.config.lint import Finding, LintFacts, lint
+from agentrl.config.policy_lag import LagPlan, predict_lag
 from agentrl.config.schema import JobConfig
 from agentrl.inference.config import Dtype, EngineBackend, Router
 from agentrl.model.config import Recipe
@@ -131,6 +132,7 @@ class Plan:
     processes: tuple[ProcessPlan, ...]
     sandboxes: SandboxPlan
     batch: BatchPlan
+    lag: LagPlan
     deadlines: tuple[Deadline, ...]
     findings: tuple[Finding, ...]
     problem: str | None = None
@@ -155,6 +157,7 @@ def plan(config: JobConfig, facts: PlanFacts | None = None) -> Plan:
             lifetime_s=sandbox.lifetime_s,
         ),
         batch=_batch(config),
+        lag=predict_lag(config),
         deadlines=_deadlines(config),
         findings=tuple(lint(config, known.lint)),
     )

@@ -47,6 +47,8 @@ class Cause(StrEnum):
     """The verifier gave none for what the agent left, twice, and did give one in an untouched sandbox: reward 0."""
     SANDBOX_OUT_OF_MEMORY = "sandbox_out_of_memory"
     """The agent's memory took the whole sandbox down, first process included: reward 0."""
+    SANDBOX_OUT_OF_DISK = "sandbox_out_of_disk"
+    """The agent wrote more than its sandbox's disk, and the cluster took the sandbox away for it: reward 0."""
     SANDBOX_ENDED_BY_AGENT = "sandbox_ended_by_agent"
     """The sandbox's first process ended from inside while the agent acted: reward 0."""
     SANDBOX_START = "sandbox_start"
@@ -126,6 +128,8 @@ def reward(evidence: Evidence) -> float:
 def _lost_while_acting(death: Death | None) -> tuple[Verdict, Cause]:
     if death is Death.OUT_OF_MEMORY:
         return Verdict.MODEL_FAILURE, Cause.SANDBOX_OUT_OF_MEMORY
+    if death is Death.OUT_OF_DISK:
+        return Verdict.MODEL_FAILURE, Cause.SANDBOX_OUT_OF_DISK
     if death is Death.ENDED_INSIDE:
         return Verdict.MODEL_FAILURE, Cause.SANDBOX_ENDED_BY_AGENT
     return Verdict.INFRA_FAILURE, _LOST_WHILE_ACTING.get(death, Cause.SANDBOX_LOST) if death else Cause.SANDBOX_LOST

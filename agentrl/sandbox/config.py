@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from agentrl.bounds import Count, CountOrZero, Positive, Seconds
+from agentrl.sandbox.pods.config import PodConfig
 
 
 class SandboxBackend(Enum):
@@ -13,6 +14,17 @@ class SandboxBackend(Enum):
 
     bubblewrap = "bubblewrap"
     """Linux namespaces on this machine (bwrap): own pids, no network, no host files but a read-only base."""
+
+    kubernetes = "kubernetes"
+    """Pods of a Kubernetes cluster, of the tasks' own container images."""
+
+    agent_sandbox = "agent_sandbox"
+    """Claims of agent-sandbox (agents.x-k8s.io), which keeps the pods warm."""
+
+    @property
+    def runs_containers(self) -> bool:
+        """Whether a task's container image is what its sandbox holds."""
+        return self in (SandboxBackend.kubernetes, SandboxBackend.agent_sandbox)
 
 
 class Isolation(Enum):
@@ -95,7 +107,8 @@ class SandboxConfig:
 
     snapshot_every_turns: CountOrZero = 0
     """An episode's files are sealed after every so many turns, so that after an infrastructure failure it goes on from
-    there. Worth it where turns are dear: each costs tens of milliseconds and keeps what changed. 0: it starts anew."""
+    there. Worth it where turns are dear: each costs tens of milliseconds and keeps what changed, in memory: after a
+    restart of the controller it starts anew all the same. 0: it always does."""
 
     output_limit_bytes: Count = 65536
     """Bytes of stdout, and of stderr, that one exec keeps; the rest is counted and dropped."""
@@ -103,3 +116,6 @@ class SandboxConfig:
     lifetime_s: Seconds = 1800.0
     """A sandbox that was handed out longer ago than this is closed, as a safety net; while it is frozen this stands
     still. Must exceed the episode deadline."""
+
+    kubernetes: PodConfig = field(default_factory=PodConfig)
+    """Pods of the backends kubernetes and agent_sandbox."""

@@ -10,6 +10,9 @@ class Death(StrEnum):
 
     OUT_OF_MEMORY = "out_of_memory"
     """Its own memory limit killed its first process (Kubernetes: the container's OOMKilled). The agent's doing."""
+    OUT_OF_DISK = "out_of_disk"
+    """Its own disk limit took it away (Kubernetes: evicted beyond its limit of ephemeral storage; elsewhere a full disk
+    is the command's own error). The agent's doing."""
     ENDED_INSIDE = "ended_inside"
     """Its first process ended by itself or at a signal from inside (Kubernetes: Completed, Error). The agent's doing;
     bubblewrap's kernel refuses such signals, so there it cannot happen."""
@@ -31,4 +34,4 @@ class Death(StrEnum):
     @property
     def by_agent(self) -> bool:
         """Whether only what ran inside can have caused it."""
-        return self in (Death.OUT_OF_MEMORY, Death.ENDED_INSIDE)
+        return self in (Death.OUT_OF_MEMORY, Death.OUT_OF_DISK, Death.ENDED_INSIDE)

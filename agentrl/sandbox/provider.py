@@ -59,6 +59,8 @@ class Image:
     """User of commands that name none; None is root."""
     steps: tuple[Step, ...] = ()
     """What is built once, in order, into layers below `copies`; needs `Capabilities.build`."""
+    reference: str | None = None
+    """Name of a container image that holds the files, for providers that run containers; None: their default."""
 
 
 @dataclass(frozen=True, kw_only=True)

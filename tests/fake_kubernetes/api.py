@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import secrets
-import uuid
-from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +14,7 @@ from . import apply, errors, patch, selectors, validation
 from .access import Access, User
 from .admission import Admission
 from .defaults import carry_over, fill, select_own_pods
-from .errors import Object
+from .errors import Object, copied, new_uid
 from .resources import CLUSTER_ROLES, JOBS, NAMESPACES, PODS, ROLES, Catalog, Resource, Target
 from .store import Store, now_text
 
@@ -87,7 +86,7 @@ class Api:
         else:
             version = self.store.version
             matches_labels, matches_fields = selectors.labels(labels), selectors.fields(fields, resource)
-            items = [t for t in self.store.list(resource, namespace) if matches_labels(t) and matches_fields(t)]
+            items = [t for t in self.store.all(resource, namespace) if matches_labels(t) and matches_fields(t)]
         meta: Object = {"resourceVersion": str(version)}
         if limit and len(items) > limit:
             items, rest = items[:limit], items[limit:]
@@ -119,11 +118,13 @@ class Api:
             meta.pop("namespace", None)
         for key in OWN_METADATA:
             meta.pop(key, None)
-        if not meta.get("name") and meta.get("generateName"):
-            meta["name"] = meta["generateName"][:58] + _suffix()
+        while not meta.get("name") and meta.get("generateName"):
+            name = meta["generateName"][:58] + _suffix()
+            if self.store.find(resource, meta.get("namespace", ""), name) is None:
+                meta["name"] = name
         if meta.get("name") and self.store.find(resource, meta.get("namespace", ""), meta["name"]):
             raise errors.already_exists(resource, meta["name"])
-        meta["uid"] = str(uuid.uuid4())
+        meta["uid"] = new_uid()
         if "status" in resource.subresources:
             thing.pop("status", None)
         if not read.causes:
@@ -161,7 +162,7 @@ class Api:
         before = self._get(target)
         changed = patch.patched(before, body, kind, strategic=target.resource.model is not None)
         asked = body.get("metadata", {}).get("resourceVersion") if isinstance(body, dict) else None
-        read = validation.decode(deepcopy(changed), target.resource, options.validation)
+        read = validation.decode(copied(changed), target.resource, options.validation)
         if asked is None:
             read.thing["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
         return self._store_change(user, target, before, read, options)
@@ -322,4 +323,4 @@ def _with_kind(resource: Resource, thing: Object) -> Object:
 
 def _suffix() -> str:
     alphabet = "bcdfghjklmnpqrstvwxz2456789"
-    return "".join(secrets.choice(alphabet) for _ in range(5))
+    return "".join(random.choices(alphabet, k=5))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
+import json
 from typing import Any
 
 from . import errors
-from .errors import Object
+from .errors import Object, copied
 from .patch import merge_key
 from .resources import Target
 from .store import now_text
@@ -22,10 +22,10 @@ def merge(target: Target, before: Object | None, said: Object, manager: str, *, 
         ApiError: 409, another manager that applied before has set a field to something else.
     """
     resource, sub = target.resource, target.subresource
-    said = deepcopy(said)
+    said = copied(said)
     said.get("metadata", {}).pop("managedFields", None)
     mine = _leaves(said)
-    live: Object = deepcopy(before) if before is not None else {}
+    live: Object = copied(before) if before is not None else {}
     managers = {
         entry["manager"]: entry
         for entry in (live.get("metadata") or {}).get("managedFields") or []
@@ -50,7 +50,7 @@ def merge(target: Target, before: Object | None, said: Object, manager: str, *, 
         said_fields = f"{len(clashes)} conflict{'s' if len(clashes) > 1 else ''} with {who}: {fields}"
         raise errors.ApiError(409, "Conflict", f"Apply failed with {said_fields}", details={"causes": causes})
     taken = {path for _, path in clashes}
-    result = _merged(live, said)
+    result: Object = _merged(live, said)
     old = _paths(managers[manager]["fieldsV1"]) if manager in managers else set()
     others = {path for other, entry in managers.items() if other != manager for path in _paths(entry["fieldsV1"])}
     for path in sorted(old - mine - others, key=len, reverse=True):
@@ -77,8 +77,6 @@ def merge(target: Target, before: Object | None, said: Object, manager: str, *, 
 
 
 def _element(key: str, element: Object) -> str:
-    import json
-
     return "k:" + json.dumps({key: element.get(key)})
 
 
@@ -138,8 +136,6 @@ def _remove(thing: Any, path: list[str]) -> None:
 
 
 def _key_in(element: str) -> str:
-    import json
-
     return str(next(iter(json.loads(element[2:]))))
 
 

@@ -70,7 +70,7 @@ class FakeCluster:
 
     def objects(self, resource: Resource = PODS, namespace: str = "") -> list[Object]:
         """What the store has, without a request."""
-        return self._do(lambda: self._machine.store.list(resource, namespace))
+        return self._do(lambda: self._machine.store.all(resource, namespace))
 
     def everything(self) -> list[tuple[str, Object]]:
         """(kind, object) of all that is stored."""
@@ -114,6 +114,16 @@ class FakeCluster:
                     await self._machine.next_change()
 
         return self._await(waited())
+
+    def wait_gone(self, resource: Resource, name: str, *, namespace: str = "default", timeout_s: float = 30) -> None:
+        """Wait until there is no object of a name."""
+
+        async def waited() -> None:
+            async with asyncio.timeout(timeout_s):
+                while self._machine.store.find(resource, namespace, name) is not None:
+                    await self._machine.next_change()
+
+        self._await(waited())
 
     # What tests want of it
 

@@ -5,9 +5,9 @@ A mark ``!`` after a field's name means that it must be there.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
+from .errors import copied
 from .schema import ListOf, MapOf, Model, OneOf, Schema, Struct
 
 POD_TEMPLATE = {"metadata": {"labels": MapOf("str"), "annotations": MapOf("str")}, "spec!": Model("V1PodSpec")}
@@ -198,7 +198,7 @@ def fill(kind: str, thing: dict[str, Any]) -> None:
     spec = thing.get("spec")
     if isinstance(spec, dict):
         for key, value in DEFAULTS.get(kind, {}).items():
-            spec.setdefault(key, deepcopy(value))
+            spec.setdefault(key, copied(value))
         if kind == "SandboxClaim" and spec.get("lifecycle") is not None:
             spec["lifecycle"].setdefault("shutdownPolicy", "Retain")
         if kind == "LeaderWorkerSet":

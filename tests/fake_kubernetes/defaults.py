@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
+import base64
 from typing import Any
 
 from . import custom
-from .errors import Object
+from .errors import Object, copied
 from .resources import CLAIMS, JOBS, NAMESPACES, PODS, SECRETS, SERVICES, STATEFUL_SETS, Resource
 
 PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
@@ -57,12 +57,10 @@ def carry_over(resource: Resource, thing: Object, before: Object) -> None:
 
 def _fill(thing: Object, values: Object) -> None:
     for key, value in values.items():
-        thing.setdefault(key, deepcopy(value))
+        thing.setdefault(key, copied(value))
 
 
 def _encode_secret(thing: Object) -> None:
-    import base64
-
     plain: dict[str, str] = thing.pop("stringData", None) or {}
     for key, text in plain.items():
         thing.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()

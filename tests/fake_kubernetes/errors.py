@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import random
+import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from .resources import Resource
 
 Object = dict[str, Any]
+T = TypeVar("T")
+
+
+def new_uid() -> str:
+    """A uid. Not from the kernel's source of randomness: thousands are made."""
+    return str(uuid.UUID(int=random.getrandbits(128), version=4))
+
+
+def copied(thing: T) -> T:
+    """A copy of an object, all of it. Objects are JSON: reading what was written is ten times as fast as deepcopy."""
+    made: T = msgspec.json.decode(msgspec.json.encode(thing))
+    return made
 
 
 @dataclass(frozen=True)

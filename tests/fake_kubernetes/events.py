@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-
-from .errors import Object
+from .errors import Object, new_uid
 from .resources import EVENTS, NAMESPACES
 from .store import Store, now_text
 
@@ -42,7 +40,7 @@ class Recorder:
 
             self._store.change(EVENTS, *known, again)
             return
-        name = f"{meta['name']}.{uuid.uuid4().hex[:16]}"
+        name = f"{meta['name']}.{new_uid().replace('-', '')[:16]}"
         involved = {
             "kind": about["kind"],
             "name": meta["name"],

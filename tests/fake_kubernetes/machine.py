@@ -94,7 +94,7 @@ class Machine:
         self.front = Front(self.api, bookmark_s=bookmark_s)
         self.certificates = Certificates(folder)
         self.server = Server(self.front, self.certificates)
-        self.services = Services(self.store, folder / "run" / "hosts")
+        self.services = Services(self.store, self.recorder, folder / "run" / "hosts", forwards=images is not None)
         rules = None if images is None else tuple(images)
 
         def make_runtime(law: object) -> Runtime:
@@ -124,9 +124,10 @@ class Machine:
         self.controllers = self._controllers()
         self._nodes = tuple(nodes)
         self._changed = asyncio.Event()
-        parts = (self.scheduler, self.kubelet, self.services, self.namespaces, self.garbage, *self.controllers)
-        for part in parts:
+        for part in (self.scheduler, self.kubelet, self.services, self.namespaces, self.garbage):
             self.store.listen(part.see)
+        for controller in self.controllers:
+            self.store.listen(controller.see)
         self.store.listen(self._note)
 
     async def start(self) -> None:
@@ -143,7 +144,12 @@ class Machine:
         await self.server.start()
 
     async def stop(self) -> None:
-        await self.server.stop()
+        try:
+            await self.server.stop()
+        finally:
+            await self._stop_pods()
+
+    async def _stop_pods(self) -> None:
         self.scheduler.close()
         self.garbage.close()
         for controller in self.controllers:
@@ -161,7 +167,7 @@ class Machine:
         self.api.forget_pages()
 
     def add_node(self, spec: NodeSpec) -> None:
-        number = len(self.store.list(NODES)) + 1
+        number = len(self.store.all(NODES)) + 1
         room = {
             "cpu": spec.cpu,
             "memory": spec.memory,
@@ -210,7 +216,7 @@ class Machine:
 
     def _collect_orphans(self, node: str) -> None:
         """Pods of a node that is no more: what the pod garbage collector does."""
-        for pod in self.store.list(PODS):
+        for pod in self.store.all(PODS):
             if pod["spec"].get("nodeName") != node:
                 continue
             meta = pod["metadata"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
-from .errors import ApiError, Object, bad_request
+from .errors import ApiError, Object, bad_request, copied
 
 MERGE_KEYS = {
     "containers": "name",
@@ -79,7 +78,7 @@ def json_patch(thing: Object, operations: Any) -> Object:
     """
     if not isinstance(operations, list):
         raise bad_request("error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch")
-    result: Any = deepcopy(thing)
+    result: Any = copied(thing)
     for operation in operations:
         result = _operate(result, operation)
     done: Object = result
@@ -89,7 +88,7 @@ def json_patch(thing: Object, operations: Any) -> Object:
 def _operate(result: Any, operation: Object) -> Any:
     kind, path = operation["op"], operation["path"]
     if kind in ("move", "copy"):
-        value = deepcopy(_at(result, _parts(operation["from"])))
+        value = copied(_at(result, _parts(operation["from"])))
         if kind == "move":
             result = _operate(result, {"op": "remove", "path": operation["from"]})
         return _operate(result, {"op": "add", "path": path, "value": value})

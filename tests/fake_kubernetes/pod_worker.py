@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import pod_status, probes
 from .environment import NotConfigured, variables
-from .errors import Object
+from .errors import Object, new_uid
 from .law import draw
 from .pod_status import ContainerState, PodState, ended
 from .resources import CONFIG_MAPS, NODES, PODS, SECRETS
-from .runtime import CannotStart, Container, ContainerPlan
+from .runtime import CannotStart, Container, ContainerPlan, Disk
 from .store import now_text
 from .volumes import Volumes
 
@@ -33,7 +32,6 @@ class PodWorker:
         self.state = PodState(pod_ip=address)
         self.running: dict[str, Container] = {}
         self.logs: dict[str, Path] = {}
-        self.previous_logs: dict[str, Path] = {}
         self.oom_killed: set[str] = set()
         self._volumes = volumes
         self._folder = volumes.folder.parent
@@ -200,7 +198,7 @@ class PodWorker:
             break
         if self._stop.is_set():
             return None
-        state.container_id = f"containerd://{uuid.uuid4().hex}{uuid.uuid4().hex}"
+        state.container_id = "containerd://" + (new_uid() + new_uid()).replace("-", "")
         self._say("Normal", "Created", f"Created container: {state.name}", state)
         try:
             container = await self.kubelet.runtime.start(plan)
@@ -281,18 +279,17 @@ class PodWorker:
             lambda kind, name: self.kubelet.store.find(kinds[kind], namespace, name),
             self.kubelet.base_env(),
         )
+        disk = self._disk(spec, state) if self.kubelet.runtime.has_processes else None
+        return ContainerPlan(self.pod, spec, env, disk)
+
+    def _disk(self, spec: Object, state: ContainerState) -> Disk:
         folder = self._folder / "containers" / spec["name"]
         folder.mkdir(parents=True, exist_ok=True)
-        if spec["name"] in self.logs:
-            self.previous_logs[spec["name"]] = self.logs[spec["name"]]
         self.logs[spec["name"]] = folder / f"{state.restarts}.log"
         termination_log = folder / f"{state.restarts}.termination"
         termination_log.touch()
         termination_log.chmod(0o666)
-        return ContainerPlan(
-            self.pod, spec, env, self._volumes.mounts(spec), self.logs[spec["name"]], termination_log,
-            self.kubelet.hosts(self.pod), self.state.pod_ip,
-        )  # fmt: skip
+        return Disk(self._volumes.mounts(spec), self.logs[spec["name"]], termination_log, self.kubelet.hosts(self.pod))
 
     async def _watch(self, spec: Object, state: ContainerState, container: Container) -> int:
         """Wait for a container's end, and probe it meanwhile."""
@@ -302,12 +299,7 @@ class PodWorker:
         finally:
             probing.cancel()
         self.running.pop(state.name, None)
-        reason, message = (
-            "",
-            (self._folder / "containers" / spec["name"] / f"{state.restarts}.termination").read_text(
-                "utf-8", "replace"
-            )[:4096],
-        )
+        reason, message = "", self._last_words(spec, state)
         if state.name in self.oom_killed:
             self.oom_killed.discard(state.name)
             reason, code = "OOMKilled", 137
@@ -315,6 +307,11 @@ class PodWorker:
         state.running_since, state.ready, state.started = "", False, False
         self.publish()
         return code
+
+    def _last_words(self, spec: Object, state: ContainerState) -> str:
+        """What a container wrote into its termination log."""
+        path = self._folder / "containers" / spec["name"] / f"{state.restarts}.termination"
+        return path.read_text("utf-8", "replace")[:4096] if self.kubelet.runtime.has_processes else ""
 
     # The end
 

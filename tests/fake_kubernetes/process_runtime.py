@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .environment import expand
-from .runtime import CannotStart, ContainerPlan
+from .runtime import CannotStart, ContainerPlan, Disk
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CAPABILITIES = (
@@ -38,6 +38,7 @@ ETC = (
     "mime.types", "networks", "nsswitch.conf", "os-release", "passwd", "profile", "profile.d", "protocols", "python3",
     "python3.11", "resolv.conf", "services", "shells", "skel", "ssl", "terminfo", "timezone",
 )  # fmt: skip
+CHECKOUT = "/opt/agentrl"
 EMPTY = (
     "home",
     "media",
@@ -60,7 +61,8 @@ class ImageRule:
     """What containers of images of a pattern are: host folders that they see read-only, and their defaults."""
 
     pattern: str
-    mounts: tuple[Path, ...] = ()
+    mounts: Mapping[Path, str] = field(default_factory=dict)
+    """Host folders, and where containers have them."""
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/"
     entrypoint: tuple[str, ...] = ()
@@ -73,9 +75,12 @@ def plain_image(pattern: str) -> ImageRule:
 
 def project_image(pattern: str, checkout: Path) -> ImageRule:
     """Python and the packages of the environment that runs the tests, and a checkout of the project."""
-    mounts = dict.fromkeys(Path(one).resolve() for one in (sys.prefix, sys.base_prefix, checkout))
-    env = {"PATH": f"{sys.prefix}/bin:{PATH}", "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "HOME": "/root"}
-    return ImageRule(pattern, tuple(one for one in mounts if not one.is_relative_to("/usr")), env)
+    python = {Path(one).resolve() for one in (sys.prefix, sys.base_prefix)}
+    mounts = {one: str(one) for one in python if not one.is_relative_to("/usr")}
+    # Not where it is here: that may be in /tmp, which a pod may have as a volume of its own.
+    mounts[checkout.resolve()] = CHECKOUT
+    env = {"PATH": f"{sys.prefix}/bin:{PATH}", "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1", "HOME": "/root"}
+    return ImageRule(pattern, mounts, env)
 
 
 @dataclass(frozen=True)
@@ -97,20 +102,21 @@ class ProcessRuntime:
         self._bwrap = str(Path(shutil.which("bwrap") or "bwrap").resolve())
 
     async def start(self, plan: ContainerPlan) -> ProcessContainer:
-        image = self._image(plan.spec["image"])
+        image, disk = self._image(plan.spec["image"]), plan.disk
+        assert disk is not None, "a kubelet with processes plans a disk"
         env = {"PATH": PATH, "HOSTNAME": _hostname(plan), "HOME": "/root", **image.env, **plan.env}
         command = [expand(one, env) for one in plan.spec.get("command") or image.entrypoint]
         command += [expand(one, env) for one in plan.spec.get("args") or []]
         if not command:
             raise CannotStart("no command specified")
         workdir = plan.spec.get("workingDir") or image.workdir
-        _find(command[0], env, workdir, lambda path: _on_host(path, plan))
+        _find(command[0], env, workdir, lambda path: _on_host(path, disk))
         user = _user(plan)
         told, tell = os.pipe()
-        log = plan.log.open("ab", buffering=0)
+        log = disk.log.open("ab", buffering=0)
         try:
             process = await asyncio.create_subprocess_exec(
-                self._bwrap, *_arguments(plan, image, user), "--info-fd", str(tell), "--chdir", "/", "--clearenv",
+                self._bwrap, *_arguments(plan, disk, image, user), "--info-fd", str(tell), "--chdir", "/", "--clearenv",
                 *(part for name, value in env.items() for part in ("--setenv", name, value)),
                 "--", "/bin/sh", "-c", 'mkdir -p "$0"; cd "$0" && exec "$@"', workdir, *command,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -254,9 +260,9 @@ def _find(command: str, env: Mapping[str, str], workdir: str, where: Callable[[P
         raise CannotStart(f"unable to start container process: {why}")
 
 
-def _on_host(path: Path, plan: ContainerPlan) -> Path:
+def _on_host(path: Path, disk: Disk) -> Path:
     """Where the host has a file of a container that has not started."""
-    for mount in sorted(plan.mounts, key=lambda one: -len(one.target)):
+    for mount in sorted(disk.mounts, key=lambda one: -len(one.target)):
         if path.is_relative_to(mount.target):
             return mount.source / path.relative_to(mount.target)
     return path
@@ -284,7 +290,7 @@ def _hostname(plan: ContainerPlan) -> str:
     return str(plan.pod["spec"].get("hostname") or plan.pod["metadata"]["name"])[:63]
 
 
-def _arguments(plan: ContainerPlan, image: ImageRule, user: int | None) -> list[str]:
+def _arguments(plan: ContainerPlan, disk: Disk, image: ImageRule, user: int | None) -> list[str]:
     """bubblewrap's options for a container's namespaces and root."""
     made = ["--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1"]
     made += ["--hostname", _hostname(plan)]
@@ -309,17 +315,17 @@ def _arguments(plan: ContainerPlan, image: ImageRule, user: int | None) -> list[
             made += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
     made += [
         "--ro-bind",
-        str(plan.hosts),
+        str(disk.hosts),
         "/run/fake-kubernetes",
         "--symlink",
         "/run/fake-kubernetes/hosts",
         "/etc/hosts",
     ]
-    for folder in image.mounts:
-        made += ["--ro-bind", str(folder), str(folder)]
-    for mount in sorted(plan.mounts, key=lambda one: one.target):
+    for folder, target in image.mounts.items():
+        made += ["--ro-bind", str(folder), target]
+    for mount in sorted(disk.mounts, key=lambda one: one.target):
         made += ["--ro-bind" if mount.read_only else "--bind", str(mount.source), mount.target]
-    made += ["--bind", str(plan.termination_log), str(plan.spec.get("terminationMessagePath", "/dev/termination-log"))]
+    made += ["--bind", str(disk.termination_log), str(plan.spec.get("terminationMessagePath", "/dev/termination-log"))]
     if (plan.spec.get("securityContext") or {}).get("readOnlyRootFilesystem"):
         made += ["--remount-ro", "/"]
     return made

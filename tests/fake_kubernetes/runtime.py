@@ -25,17 +25,23 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class ContainerPlan:
-    """A container that is about to start: everything is looked up."""
+class Disk:
+    """What a container with processes has of the host's disk."""
 
-    pod: Object
-    spec: Object
-    env: Mapping[str, str]
     mounts: tuple[Mount, ...]
     log: Path
     termination_log: Path
     hosts: Path
-    pod_ip: str
+
+
+@dataclass(frozen=True)
+class ContainerPlan:
+    """A container that is about to start: everything is looked up. ``disk`` is None where there are no processes."""
+
+    pod: Object
+    spec: Object
+    env: Mapping[str, str]
+    disk: Disk | None
 
 
 class Stdin(Protocol):

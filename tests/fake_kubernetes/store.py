@@ -6,10 +6,8 @@ calls are made on the server's own loop; nothing here waits.
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,7 +15,7 @@ from functools import cached_property
 import msgspec
 
 from . import errors
-from .errors import Object
+from .errors import Object, copied, new_uid
 from .resources import Resource
 
 Key = tuple[str, str]
@@ -78,7 +76,7 @@ class Store:
     def find(self, resource: Resource, namespace: str, name: str) -> Object | None:
         return self._objects.get(resource, {}).get((namespace, name))
 
-    def list(self, resource: Resource, namespace: str = "") -> list[Object]:
+    def all(self, resource: Resource, namespace: str = "") -> list[Object]:
         """Objects in the order of their names, of all namespaces if none is given."""
         objects = self._objects.get(resource, {})
         return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
@@ -114,7 +112,7 @@ class Store:
         thing = dict(thing)
         thing["metadata"] = {
             **thing["metadata"],
-            "uid": thing["metadata"].get("uid") or str(uuid.uuid4()),
+            "uid": thing["metadata"].get("uid") or new_uid(),
             "creationTimestamp": now_text(),
         }
         return self._put(resource, "ADDED", thing, None)
@@ -131,7 +129,7 @@ class Store:
         before = self.find(resource, namespace, name)
         if before is None:
             return None
-        thing = deepcopy(before)
+        thing = copied(before)
         edit(thing)
         return self.update(resource, thing)
 

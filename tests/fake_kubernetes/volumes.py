@@ -14,11 +14,19 @@ from .store import Store
 
 
 class Volumes:
-    """Folders of one pod under ``folder``."""
+    """Folders of one pod under ``folder``. Without ``writes`` they are only checked: nothing will read them."""
 
     def __init__(
-        self, folder: Path, claims: Path, store: Store, lookup: Lookup, token: Callable[[Object], str]
+        self,
+        folder: Path,
+        claims: Path,
+        store: Store,
+        lookup: Lookup,
+        token: Callable[[Object], str],
+        *,
+        writes: bool,
     ) -> None:
+        self._writes = writes
         self.folder = folder
         self._claims = claims
         self._store = store
@@ -50,7 +58,8 @@ class Volumes:
         return tuple(made)
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._writes:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _prepare(self, pod: Object, volume: Object) -> Path:
         name = volume["name"]
@@ -58,17 +67,19 @@ class Volumes:
             return Path(volume["hostPath"]["path"])
         if "persistentVolumeClaim" in volume:
             return self._claim(pod, volume["persistentVolumeClaim"]["claimName"])
-        folder = self.folder / name
-        folder.mkdir(parents=True, exist_ok=True)
+        folder: Path = self.folder / name
         try:
-            for path, (data, mode) in self._files(pod, volume).items():
+            files = self._files(pod, volume)
+        except NotConfigured as error:
+            raise NotConfigured(f'MountVolume.SetUp failed for volume "{name}" : {error}') from error
+        if self._writes:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path, (data, mode) in files.items():
                 target = folder / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(data)
                 target.chmod(mode)
-        except NotConfigured as error:
-            raise NotConfigured(f'MountVolume.SetUp failed for volume "{name}" : {error}') from error
-        folder.chmod(0o777)
+            folder.chmod(0o777)
         return folder
 
     def _files(self, pod: Object, volume: Object) -> dict[str, tuple[bytes, int]]:
@@ -120,8 +131,9 @@ class Volumes:
         if claim is None:
             raise NotConfigured(f'persistentvolumeclaim "{name}" not found')
         folder = claim_folder(self._claims, claim)
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o777)
+        if self._writes:
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o777)
         return folder
 
 

@@ -79,8 +79,17 @@ def test_adapters_on_layers_that_the_model_has_not_are_an_error(tmp_path: Path) 
     assert wrong == {("lora_layers_exist", ERROR, "trainer.lora_targets")}
 
 
+def test_a_window_whose_groups_would_be_dropped_for_their_age_is_a_warning() -> None:
+    wide: dict[str, Any] = {"schedule__swing": "none", "schedule__max_live_episodes": 64}
+    assert found(with_(schedule__max_policy_lag=1, **wide)) == {
+        ("lag_within_bound", WARNING, "schedule.max_policy_lag")
+    }
+    assert found(with_(schedule__max_policy_lag=2, **wide)) == set()
+
+
 def test_every_rule_has_a_case_and_a_reason() -> None:
-    assert {rule.__name__ for rule in LEARNING_RULES} == {rule for rule, _, _, _ in CASES} | {"lora_layers_exist"}
+    others = {"lora_layers_exist", "lag_within_bound"}
+    assert {rule.__name__ for rule in LEARNING_RULES} == {rule for rule, _, _, _ in CASES} | others
     assert all(rule.__doc__ for rule in LEARNING_RULES)
 
 

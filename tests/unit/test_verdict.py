@@ -79,6 +79,12 @@ CASES = [
         M,
         Cause.SANDBOX_OUT_OF_MEMORY,
     ),
+    Case(
+        "a disk that the agent filled, for which the cluster took the sandbox away",
+        lost(Death.OUT_OF_DISK),
+        M,
+        Cause.SANDBOX_OUT_OF_DISK,
+    ),
     Case("a full disk", acted(verification=said(0.0)), M, Cause.UNREWARDED),
     Case(
         "a full disk, on which the tests found no room, though they do elsewhere",
@@ -141,7 +147,7 @@ CASES = [
             U,
             Cause.VERIFIER_ENDED_SANDBOX,
         )
-        for death in (Death.OUT_OF_MEMORY, Death.ENDED_INSIDE)
+        for death in (Death.OUT_OF_MEMORY, Death.OUT_OF_DISK, Death.ENDED_INSIDE)
     ],
     Case("dead after the reward was read", acted(verification=said(0.0), alive_after=False), M, Cause.UNREWARDED),
     Case(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any, ClassVar
 
 from ..access import ADMIN
 from ..api import Api, DeleteOptions, Options
-from ..errors import ApiError, Object
+from ..errors import ApiError, Object, copied
 from ..events import Recorder
 from ..resources import Resource, Target
 from ..store import Change, Key, key_of, now_text
@@ -88,7 +87,7 @@ class Controller:
         Raises:
             ApiError: as for anyone.
         """
-        body = deepcopy(body)
+        body = copied(body)
         meta = body.setdefault("metadata", {})
         meta["ownerReferences"] = [reference(owner)]
         namespace = owner["metadata"]["namespace"]
@@ -99,7 +98,7 @@ class Controller:
         uid = owner["metadata"]["uid"]
         return [
             thing
-            for thing in self.store.list(resource, owner["metadata"]["namespace"])
+            for thing in self.store.all(resource, owner["metadata"]["namespace"])
             if (ref := controller_of(thing)) is not None and ref["uid"] == uid
         ]
 

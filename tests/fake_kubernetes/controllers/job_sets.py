@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from datetime import UTC, datetime
 
-from ..errors import Object
+from ..errors import Object, copied
 from ..resources import CLUSTER_TRAINING_RUNTIMES, JOB_SETS, JOBS, SERVICES, TRAIN_JOBS, TRAINING_RUNTIMES
 from ..store import key_of, parse_time
 from .base import Controller, condition, find_condition, put_condition
@@ -25,7 +24,7 @@ class JobSetController(Controller):
         owner = thing
         if owner["metadata"].get("deletionTimestamp"):
             return
-        status: Object = deepcopy(owner.get("status") or {})
+        status: Object = copied(owner.get("status") or {})
         if condition(owner, "Completed") == "True" or condition(owner, "Failed") == "True":
             self._expire(owner)
             return
@@ -84,7 +83,7 @@ class JobSetController(Controller):
         return present
 
     def _make_job(self, owner: Object, one: Object, name: str, labels: dict[str, str]) -> Object:
-        body: Object = deepcopy(one["template"])
+        body: Object = copied(one["template"])
         meta = body.setdefault("metadata", {})
         meta["name"] = name
         annotations = {}
@@ -199,7 +198,7 @@ class TrainJobController(Controller):
         if owner["metadata"].get("deletionTimestamp"):
             return
         runtime = self._runtime(owner)
-        status: Object = deepcopy(owner.get("status") or {})
+        status: Object = copied(owner.get("status") or {})
         generation = owner["metadata"]["generation"]
         if runtime is None:
             name = owner["spec"]["runtimeRef"]["name"]
@@ -232,7 +231,7 @@ class TrainJobController(Controller):
 
     def _job_set(self, owner: Object, runtime: Object) -> Object:
         name, trainer = owner["metadata"]["name"], owner["spec"].get("trainer") or {}
-        spec: Object = deepcopy(runtime["spec"]["template"]["spec"])
+        spec: Object = copied(runtime["spec"]["template"]["spec"])
         policy = runtime["spec"].get("mlPolicy") or {}
         nodes = trainer.get("numNodes") or policy.get("numNodes") or 1
         for one in spec["replicatedJobs"]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from ..api import Api
-from ..errors import Object
+from ..errors import Object, copied
 from ..events import Recorder
 from ..pod_status import set_condition
 from ..resources import JOBS, PODS
@@ -56,7 +55,7 @@ class JobController(Controller):
         pods = self.children(PODS, job)
         fatal = self._count(job, pods, count)
         active = [pod for pod in pods if not is_over(pod) and not pod["metadata"].get("deletionTimestamp")]
-        status: Object = deepcopy(job.get("status") or {})
+        status: Object = copied(job.get("status") or {})
         holder: Object = {"status": status}
         if job["spec"].get("suspend"):
             for pod in active:
@@ -154,7 +153,7 @@ class JobController(Controller):
         return active + [self._make(job, None) for _ in range(max(0, left - len(active)))]
 
     def _make(self, job: Object, index: int | None) -> Object:
-        template, name = deepcopy(job["spec"]["template"]), job["metadata"]["name"]
+        template, name = copied(job["spec"]["template"]), job["metadata"]["name"]
         meta = template.setdefault("metadata", {})
         for key in ("name", "creationTimestamp"):
             meta.pop(key, None)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
-from ..errors import Object
+from ..errors import Object, copied
 from ..resources import LEADER_WORKER_SETS, PODS, SERVICES
 from .base import Controller, is_over, is_ready, put_condition
 from .stateful_sets import digest
@@ -59,7 +57,7 @@ class LeaderWorkerController(Controller):
     def _make(self, owner: Object, pod_name: str, group: int, number: int) -> None:
         spec, name = owner["spec"]["leaderWorkerTemplate"], owner["metadata"]["name"]
         chosen = spec.get("leaderTemplate") if number == 0 else None
-        template = deepcopy(chosen or spec["workerTemplate"])
+        template = copied(chosen or spec["workerTemplate"])
         meta = template.setdefault("metadata", {})
         meta["name"] = pod_name
         meta["labels"] = {
@@ -84,7 +82,7 @@ class LeaderWorkerController(Controller):
 
     def _write(self, owner: Object, ready: int) -> None:
         replicas, generation = owner["spec"]["replicas"], owner["metadata"]["generation"]
-        status: Object = deepcopy(owner.get("status") or {})
+        status: Object = copied(owner.get("status") or {})
         status |= {
             "replicas": replicas,
             "readyReplicas": ready,

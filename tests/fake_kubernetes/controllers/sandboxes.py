@@ -7,10 +7,9 @@ owner; a claim with variables or volumes starts cold, under its own name. Networ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import deepcopy
 from datetime import UTC, datetime
 
-from ..errors import Object
+from ..errors import Object, copied
 from ..resources import CLAIMS, PODS, SANDBOX_CLAIMS, SANDBOX_TEMPLATES, SANDBOXES, SERVICES, WARM_POOLS
 from ..store import Change, Key, key_of, parse_time
 from .base import Controller, find_condition, is_ready, put_condition, reference
@@ -63,7 +62,7 @@ class SandboxController(Controller):
         self._write(sandbox, pod, suspended=suspended)
 
     def _make_pod(self, sandbox: Object) -> Object:
-        meta, template = sandbox["metadata"], deepcopy(sandbox["spec"]["podTemplate"])
+        meta, template = sandbox["metadata"], copied(sandbox["spec"]["podTemplate"])
         labels = {**((template.get("metadata") or {}).get("labels") or {}), NAME_HASH: fnv(meta["name"])}
         for key in (POOL_HASH, TEMPLATE_REF_HASH, CLAIM_UID):
             if value := (meta.get("labels") or {}).get(key):
@@ -106,7 +105,7 @@ class SandboxController(Controller):
 
     def _write(self, sandbox: Object, pod: Object | None, *, suspended: bool) -> None:
         meta = sandbox["metadata"]
-        status: Object = deepcopy(sandbox.get("status") or {})
+        status: Object = copied(sandbox.get("status") or {})
         generation = meta["generation"]
         for key in ("podIPs", "nodeName", "selector"):
             status.pop(key, None)
@@ -164,7 +163,7 @@ class WarmPoolController(Controller):
             if change.resource == SANDBOXES and ref["kind"] == "SandboxWarmPool":
                 yield before["namespace"], ref["name"]
         if change.resource == SANDBOX_TEMPLATES:
-            for pool in self.store.list(WARM_POOLS, change.thing["metadata"]["namespace"]):
+            for pool in self.store.all(WARM_POOLS, change.thing["metadata"]["namespace"]):
                 if pool["spec"]["sandboxTemplateRef"]["name"] == change.thing["metadata"]["name"]:
                     yield key_of(pool)
 
@@ -218,7 +217,7 @@ class SandboxClaimController(Controller):
     def keys(self, change: Change) -> Iterator[Key]:
         yield from super().keys(change)
         if change.resource in (WARM_POOLS, SANDBOX_TEMPLATES) and change.type == "ADDED":
-            for claim in self.store.list(SANDBOX_CLAIMS, change.thing["metadata"]["namespace"]):
+            for claim in self.store.all(SANDBOX_CLAIMS, change.thing["metadata"]["namespace"]):
                 yield key_of(claim)
 
     def reconcile(self, thing: Object) -> None:
@@ -294,7 +293,7 @@ class SandboxClaimController(Controller):
         return adopted
 
     def _start_cold(self, claim: Object, template: Object) -> Object:
-        spec = deepcopy(blueprint(template))
+        spec = copied(blueprint(template))
         spec["podTemplate"]["metadata"] = self._pod_metadata(claim, template)
         containers = spec["podTemplate"]["spec"]["containers"]
         for variable in claim["spec"].get("env") or []:
@@ -326,13 +325,13 @@ class SandboxClaimController(Controller):
             return
         for sandbox in self.children(SANDBOXES, claim):
             self.remove(SANDBOXES, sandbox)
-        status: Object = {"conditions": deepcopy((claim.get("status") or {}).get("conditions") or [])}
+        status: Object = {"conditions": copied((claim.get("status") or {}).get("conditions") or [])}
         said = "Claim expired. Sandbox cleanup initiated."
         put_condition(status, claim["metadata"]["generation"], "Ready", ("False", "ClaimExpired", said))
         self.say_status(claim, status)
 
     def _write(self, claim: Object, sandbox: Object | None, why: tuple[str, str] | None) -> None:
-        status: Object = {"conditions": deepcopy((claim.get("status") or {}).get("conditions") or [])}
+        status: Object = {"conditions": copied((claim.get("status") or {}).get("conditions") or [])}
         generation = claim["metadata"]["generation"]
         reason, message = why or ("SandboxNotReady", "Sandbox is not ready")
         value = "False"
@@ -358,7 +357,7 @@ class SandboxClaimController(Controller):
 def blueprint(template: Object) -> Object:
     """What a sandbox takes from a template; without a word about it, pods get no token."""
     keys = ("podTemplate", "volumeClaimTemplates", "service")
-    made: Object = deepcopy({key: template["spec"][key] for key in keys if key in template["spec"]})
+    made: Object = copied({key: template["spec"][key] for key in keys if key in template["spec"]})
     made["podTemplate"]["spec"].setdefault("automountServiceAccountToken", False)
     return made
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ..errors import Object
+from ..events import Recorder
 from ..resources import PODS, SERVICES
 from ..selectors import of_spec
 from ..store import Change, Store
@@ -21,7 +23,10 @@ Address = tuple[str, int]
 class Services:
     """What kube-proxy and the name server do."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, recorder: Recorder, folder: Path, *, forwards: bool) -> None:
+        """``forwards``: whether there are processes that could be reached, or that read names."""
+        self._recorder = recorder
+        self._forwards = forwards
         self._store = store
         self._folder = folder
         self._due = False
@@ -34,14 +39,14 @@ class Services:
 
     def hosts(self, pod: Object) -> Path:
         """The folder with a pod's hosts file."""
-        folder = self._folder / pod["metadata"]["uid"]
+        folder: Path = self._folder / pod["metadata"]["uid"]
         if not folder.exists():
             folder.mkdir(parents=True)
         self._write_hosts(pod)
         return folder
 
     def see(self, change: Change) -> None:
-        if change.resource in (SERVICES, PODS) and not self._due and not self._closed:
+        if self._forwards and change.resource in (SERVICES, PODS) and not self._due and not self._closed:
             self._due = True
             asyncio.get_running_loop().call_soon(self._refresh)
 
@@ -57,11 +62,11 @@ class Services:
 
     def _refresh(self) -> None:
         self._due = False
-        for pod in self._store.list(PODS):
+        for pod in self._store.all(PODS):
             if (self._folder / pod["metadata"]["uid"]).exists():
                 self._write_hosts(pod)
         self._backends = {}
-        for service in self._store.list(SERVICES):
+        for service in self._store.all(SERVICES):
             address = service["spec"].get("clusterIP")
             if address in (None, "None"):
                 continue
@@ -79,9 +84,18 @@ class Services:
             for address in set(self._listeners) - set(self._backends):
                 self._listeners.pop(address).close()
             for address in set(self._backends) - set(self._listeners):
-                self._listeners[address] = await asyncio.start_server(self._accept(address), *address)
+                try:
+                    self._listeners[address] = await asyncio.start_server(self._accept(address), *address)
+                except OSError as error:  # a port that needs root, say
+                    self._backends.pop(address, None)
+                    self._say_unable(address, error)
 
-    def _accept(self, address: Address):  # type: ignore[no-untyped-def]
+    def _say_unable(self, address: Address, error: OSError) -> None:
+        for service in self._store.all(SERVICES):
+            if service["spec"].get("clusterIP") == address[0]:
+                self._recorder.say(service, "Warning", "FailedToListen", str(error), component="kube-proxy")
+
+    def _accept(self, address: Address) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
         async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
@@ -102,7 +116,7 @@ class Services:
         if not selector:
             return []
         matches = of_spec({"matchLabels": selector})
-        pods = self._store.list(PODS, service["metadata"]["namespace"])
+        pods = self._store.all(PODS, service["metadata"]["namespace"])
         return [pod for pod in pods if matches(pod) and not is_over(pod) and pod["status"].get("podIP")]
 
     def _write_hosts(self, pod: Object) -> None:
@@ -111,7 +125,7 @@ class Services:
         lines.append("127.0.0.1 kubernetes.default.svc.cluster.local kubernetes.default.svc kubernetes.default")
         if pod["status"].get("podIP"):
             lines.append(f"{pod['status']['podIP']} {pod['spec'].get('hostname') or meta['name']}")
-        for service in self._store.list(SERVICES):
+        for service in self._store.all(SERVICES):
             lines += self._names(service, meta["namespace"])
         path = self._folder / meta["uid"] / "hosts"
         text = "\n".join(lines) + "\n"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from copy import deepcopy
 
 import msgspec
 
-from ..errors import Object
+from ..errors import Object, copied
 from ..resources import CLAIMS, PODS, STATEFUL_SETS
 from ..store import key_of
 from .base import Controller, is_over, is_ready
@@ -67,7 +66,7 @@ class StatefulSetController(Controller):
 
     def _make(self, owner: Object, name: str, revision: str) -> Object:
         spec = owner["spec"]
-        template = deepcopy(spec["template"])
+        template = copied(spec["template"])
         meta = template.setdefault("metadata", {})
         meta["name"] = name
         meta.setdefault("labels", {}).update(
