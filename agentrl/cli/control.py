@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
 
 
 def control(
-    run: Annotated[str, typer.Argument(metavar="RUN")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.")],
     config: Annotated[Path, typer.Option("--config", help="Folder with the run's resolved configuration.")],
 ) -> int:
     """Begin a run in its pod, or go on with it, and write down how it ended."""
