@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from pathlib import Path
 
-from agentrl.cluster.cluster import Cluster
+from agentrl.cluster.local import LocalCluster, ProcessBook
+from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.rollout.chat import Chat
 from agentrl.rollout.config import AgentConfig
-from agentrl.rollout.harness.agent import HarnessAgent, MakeAgent
+from agentrl.rollout.harness.agent import STOP_GRACE_S, HarnessAgent, MakeAgent
 from agentrl.rollout.harness.endpoint import Endpoint
 
 
 async def open_harness(
-    agent: AgentConfig, chat: Chat, *, cluster: Cluster, work: Path, logs: Path, stack: AsyncExitStack
+    agent: AgentConfig, chat: Chat, book: ProcessBook, run: RunDirectory, stack: AsyncExitStack
 ) -> MakeAgent | None:
     """Who makes the agent, once it is known who samples and who records; None for the built-in agent.
 
-    The endpoint is closed with `stack`. `cluster` must start processes on this machine.
+    Its processes are children of this one wherever the run's others are. All ends with `stack`.
     """
     if not agent.harness.command:
         return None
     endpoint = Endpoint(model=agent.harness.model, tool_role=agent.observation_role)
     await endpoint.start()
     stack.push_async_callback(endpoint.close)
+    cluster = LocalCluster(book)
+    stack.push_async_callback(cluster.close, STOP_GRACE_S)
     return lambda sampler, recorder: HarnessAgent(
         agent,
         chat,
@@ -31,6 +33,6 @@ async def open_harness(
         recorder,
         endpoint=endpoint,
         cluster=cluster,
-        folder=work / "harness",
-        logs=logs / "harness",
+        folder=run.work / "harness",
+        logs=run.logs / "harness",
     )

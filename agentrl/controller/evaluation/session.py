@@ -111,7 +111,7 @@ async def evaluate_weights(
             routed=routed_for(config),
         )
         chat, recorder = Chat.load(job.weights), _NoRecorder()
-        harness = await open_harness(config.agent, chat, cluster=cluster, work=place.work, logs=place.logs, stack=stack)
+        harness = await open_harness(config.agent, chat, _NoBook(), place, stack)
         runner = EpisodeRunner(
             agent=config.agent,
             chat=chat,

@@ -29,7 +29,7 @@ from agentrl.tasks.task import Step
 CLIENT = Path(__file__).parent / "client"
 """Put on the harness's PYTHONPATH: the module `agentrl_harness`, for tools that are written in Python."""
 _INSTRUCTION = "instruction.md"
-_STOP_GRACE_S = 2.0
+STOP_GRACE_S = 2.0
 _LOG_CHARS = 2000
 
 MakeAgent = Callable[[Sampler, Recorder], "HarnessAgent"]
@@ -87,7 +87,7 @@ class HarnessAgent:
             end, code = await self._wait(process, session, attempt, deadline)
         finally:
             if process is not None:
-                await process.stop(_STOP_GRACE_S)
+                await process.stop(STOP_GRACE_S)
             await session.close()
             self._endpoint.forget(session)
             shutil.rmtree(folder, ignore_errors=True)
