@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,10 @@ def agentrl(cluster: FakeCluster, *words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def has_trained(record: dict[str, Any]) -> bool:
+    return json.loads(record["data"].get("overview.json") or "{}").get("step") == 1
+
+
 def controllers(cluster: FakeCluster) -> list[str]:
     """Names of the controller's pods."""
     return [
@@ -75,9 +80,7 @@ def test_run_in_a_cluster_outlives_its_controller_and_leaves_nothing(cluster: Fa
     file.write_text(YAML)
 
     agentrl(cluster, "launch", str(file), "--detach")
-    cluster.wait(
-        CONFIG_MAPS, f"agentrl-{RUN}", lambda one: json.loads(one["data"].get("overview.json", "{}")).get("step") == 1
-    )
+    cluster.wait(CONFIG_MAPS, f"agentrl-{RUN}", has_trained, timeout_s=300)
     (first,) = controllers(cluster)
     cluster.kill_pod(first)
 
