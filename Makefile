@@ -2,7 +2,7 @@
 #   make run      set up .venv and launch conf/exp.yaml (make run ARGS="seed=3" adds overrides)
 #   make test     set up .venv, lint, run the tests
 #   make test-sglang  the engine contract against a real SGLang on the CPU; makes .venv-sglang (2.4 GB) the first time
-#   make lint     ruff, mypy, import contracts
+#   make lint     ruff, mypy, import contracts, hadolint
 #   make bench    the benchmarks, each a ratio in one run; makes .venv-trl for those against TRL
 #   make smollm2  fetch and convert SmolLM2-135M-Instruct for conf/smollm2.yaml
 #
@@ -59,6 +59,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint scripts/images/*.Dockerfile
 
 format: setup
 	$(BIN)/ruff check --fix .
