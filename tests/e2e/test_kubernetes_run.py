@@ -32,7 +32,7 @@ agent: {max_turns: 2, max_turn_tokens: 8, max_episode_tokens: 128}
 inference: {context_length: 160}
 algorithm: {group_size: 2}
 schedule:
-  {steps: 2, groups_per_step: 1, window_groups: 2, max_live_episodes: 3, drop_zero_variance: false, eval_tasks: 0}
+  {steps: 8, groups_per_step: 1, window_groups: 2, max_live_episodes: 3, drop_zero_variance: false, eval_tasks: 0}
 sandbox: {max_sandboxes: 3, warm_max: 1}
 trainer: {world_size: 1, lr_warmup_steps: 1}
 cluster:
@@ -62,7 +62,7 @@ def agentrl(cluster: FakeCluster, *words: str) -> list[str]:
 
 
 def has_trained(record: dict[str, Any]) -> bool:
-    return json.loads(record["data"].get("overview.json") or "{}").get("step") == 1
+    return json.loads(record["data"].get("overview.json") or "{}").get("step", 0) >= 1
 
 
 def controllers(cluster: FakeCluster) -> list[str]:
@@ -88,10 +88,10 @@ def test_run_in_a_cluster_outlives_its_controller_and_leaves_nothing(cluster: Fa
     assert any(line.startswith(f"run {RUN}") and "resumed" in line for line in lines), lines
     assert len(controllers(cluster)) == 2
     (row,) = json.loads("\n".join(agentrl(cluster, "ps", "-k", "--json")))
-    assert (row["status"], row["step"], row["steps"]) == ("finished", 2, 2)
+    assert (row["status"], row["step"], row["steps"]) == ("finished", 8, 8)
     status = json.loads("\n".join(agentrl(cluster, "status", "-k", RUN, "--json")))
-    assert status["steps"] == 2
-    assert any("finished" in line for line in agentrl(cluster, "logs", "-k", RUN, "-c", "controller"))
+    assert status["steps"] == 8
+    assert any("finished" in line for line in agentrl(cluster, "logs", "-k", RUN, "-c", "controller", "-n", "100"))
 
     agentrl(cluster, "stop", "-k", RUN)
     left = [

@@ -42,7 +42,7 @@ async def missing(
 ) -> list[Missing]:
     """Rights, kinds, the namespace's quotas, GPUs, the volume, and what admission says to each object."""
     found = _kinds(workload, groups)
-    for part in (_rights, _volume, _gpus, _quota, _dry_run):
+    for part in (missing_rights, _volume, _gpus, _quota, _dry_run):
         found += await part(client, rendered, workload)
     return list(dict.fromkeys(found))
 
@@ -68,8 +68,8 @@ def _install(group: str) -> str:
     return f"see {_PROJECTS[group]}" if _PROJECTS[group].startswith("http") else _PROJECTS[group]
 
 
-async def _rights(client: KubernetesClient, rendered: Rendered, workload: Workload) -> list[Missing]:
-    """Of whoever asks: what it takes to submit, which includes all that the controller gets."""
+async def missing_rights(client: KubernetesClient, rendered: Rendered, workload: Workload) -> list[Missing]:
+    """Rights of whoever asks: what it takes to submit, which includes all that the controller gets."""
     role = next(obj for obj in rendered.sent if obj["kind"] == "Role")
     asked = sorted({right for one in submitter_rules(role["rules"]) for right in _single(one)})
     slots = asyncio.Semaphore(_AT_ONCE)
