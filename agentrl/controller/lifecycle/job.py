@@ -22,9 +22,11 @@ from agentrl.config.kubernetes import in_cluster
 from agentrl.config.schema import JobConfig
 from agentrl.controller.api import ControllerApi
 from agentrl.controller.brain import assemble
+from agentrl.controller.harness import open_harness
 from agentrl.controller.lifecycle.branching import load_origin, only_its_task
 from agentrl.controller.lifecycle.clusters import ControllerPod, open_cluster
 from agentrl.controller.lifecycle.record import RecordKeeper
+from agentrl.controller.lifecycle.records import LedgerRecords
 from agentrl.controller.lifecycle.recovery import Recovered
 from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.controller.lifecycle.supervise import EngineSupervisors, TrainerSupervisor
@@ -158,17 +160,20 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
             dataset = without_builds(dataset)
         _check_snapshots(config, provider)
         engines = EngineSupervisors(config, run=run, cluster=cluster, observer=observer)
+        chat = Chat.load(model)
+        harness = await open_harness(config.agent, chat, LedgerRecords(ledger), run, stack)
         brain = assemble(
             config,
             ledger=ledger,
             observer=observer,
             dataset=dataset,
             start_weights=str(model),
-            chat=Chat.load(model),
+            chat=chat,
             provider=provider,
             engines=engines,
             entropy=SystemRandom(),
             origin=origin,
+            harness=harness,
         )
         observer.emit(_run_started(run, config, brain.recovered))
         observer.emit(Phase(phase="starting", detail="engines and trainer"))

@@ -21,6 +21,7 @@ from agentrl.model.config import Recipe
 from agentrl.model.prepare import check_folder
 from agentrl.rollout.chat import Chat
 from agentrl.rollout.config import AgentConfig
+from agentrl.rollout.harness.agent import resolve
 from agentrl.rollout.loop import initial_messages
 from agentrl.sandbox import bare
 from agentrl.sandbox.bubblewrap.host import check_host
@@ -90,6 +91,8 @@ def preflight(config: JobConfig, *, state_dir: Path | None = None) -> list[str]:
         bare.check_machine(left)
     elif not config.sandbox.backend.runs_containers:
         check_host()
+    if config.agent.harness.command and not in_cluster(config):
+        resolve(config.agent.harness.command)
     if config.inference.backend is EngineBackend.sglang and not in_cluster(config):
         check_environment(config.inference.sglang)
     elif config.inference.backend is EngineBackend.attached:
