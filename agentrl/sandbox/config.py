@@ -107,7 +107,8 @@ class SandboxConfig:
 
     snapshot_every_turns: CountOrZero = 0
     """An episode's files are sealed after every so many turns, so that after an infrastructure failure it goes on from
-    there. Worth it where turns are dear: each costs tens of milliseconds and keeps what changed. 0: it starts anew."""
+    there. Worth it where turns are dear: each costs tens of milliseconds and keeps what changed, in memory: after a
+    restart of the controller it starts anew all the same. 0: it always does."""
 
     output_limit_bytes: Count = 65536
     """Bytes of stdout, and of stderr, that one exec keeps; the rest is counted and dropped."""

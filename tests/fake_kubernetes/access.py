@@ -93,11 +93,11 @@ class Access:
 
     def rules(self, user: User, namespace: str) -> Iterator[Object]:
         """The rules that are bound to a user, those of the whole cluster included."""
-        for binding in self.store.list(CLUSTER_ROLE_BINDINGS):
+        for binding in self.store.all(CLUSTER_ROLE_BINDINGS):
             if _binds(binding, user):
                 yield from self._role(binding["roleRef"], "")
         if namespace:
-            for binding in self.store.list(ROLE_BINDINGS, namespace):
+            for binding in self.store.all(ROLE_BINDINGS, namespace):
                 if _binds(binding, user):
                     yield from self._role(binding["roleRef"], namespace)
 

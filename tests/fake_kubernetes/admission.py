@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from . import errors
+from .defaults import TOLERATIONS
 from .errors import ApiError, Object
 from .resources import (
     CLAIMS,
@@ -89,8 +90,6 @@ class Admission:
         self._set_priority(spec, meta["name"])
         if (runtime := spec.get("runtimeClassName")) and self.store.find(RUNTIME_CLASSES, "", runtime) is None:
             raise errors.forbidden(PODS, meta["name"], f'pod rejected: RuntimeClass "{runtime}" not found')
-        from .defaults import TOLERATIONS
-
         tolerations = spec.setdefault("tolerations", [])
         have = {one.get("key") for one in tolerations}
         tolerations += [dict(one) for one in TOLERATIONS if one["key"] not in have]
@@ -109,7 +108,7 @@ class Admission:
         if wanted in SYSTEM_CLASSES:
             spec["priority"] = SYSTEM_CLASSES[wanted]
             return
-        classes = self.store.list(PRIORITY_CLASSES)
+        classes = self.store.all(PRIORITY_CLASSES)
         if wanted:
             chosen = next((one for one in classes if one["metadata"]["name"] == wanted), None)
             if chosen is None:
@@ -123,7 +122,7 @@ class Admission:
 
     def _check_quota(self, resource: Resource, thing: Object) -> None:
         meta = thing["metadata"]
-        for quota in self.store.list(QUOTAS, meta.get("namespace", "")) if meta.get("namespace") else ():
+        for quota in self.store.all(QUOTAS, meta.get("namespace", "")) if meta.get("namespace") else ():
             hard = quota["spec"].get("hard") or {}
             asked = {what: amount for what, amount in usage(resource, thing).items() if what in hard}
             if resource == PODS:

@@ -86,7 +86,7 @@ class Api:
         else:
             version = self.store.version
             matches_labels, matches_fields = selectors.labels(labels), selectors.fields(fields, resource)
-            items = [t for t in self.store.list(resource, namespace) if matches_labels(t) and matches_fields(t)]
+            items = [t for t in self.store.all(resource, namespace) if matches_labels(t) and matches_fields(t)]
         meta: Object = {"resourceVersion": str(version)}
         if limit and len(items) > limit:
             items, rest = items[:limit], items[limit:]

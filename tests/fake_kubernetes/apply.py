@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from . import errors
@@ -49,7 +50,7 @@ def merge(target: Target, before: Object | None, said: Object, manager: str, *, 
         said_fields = f"{len(clashes)} conflict{'s' if len(clashes) > 1 else ''} with {who}: {fields}"
         raise errors.ApiError(409, "Conflict", f"Apply failed with {said_fields}", details={"causes": causes})
     taken = {path for _, path in clashes}
-    result = _merged(live, said)
+    result: Object = _merged(live, said)
     old = _paths(managers[manager]["fieldsV1"]) if manager in managers else set()
     others = {path for other, entry in managers.items() if other != manager for path in _paths(entry["fieldsV1"])}
     for path in sorted(old - mine - others, key=len, reverse=True):
@@ -76,8 +77,6 @@ def merge(target: Target, before: Object | None, said: Object, manager: str, *, 
 
 
 def _element(key: str, element: Object) -> str:
-    import json
-
     return "k:" + json.dumps({key: element.get(key)})
 
 
@@ -137,8 +136,6 @@ def _remove(thing: Any, path: list[str]) -> None:
 
 
 def _key_in(element: str) -> str:
-    import json
-
     return str(next(iter(json.loads(element[2:]))))
 
 

@@ -70,7 +70,7 @@ class FakeCluster:
 
     def objects(self, resource: Resource = PODS, namespace: str = "") -> list[Object]:
         """What the store has, without a request."""
-        return self._do(lambda: self._machine.store.list(resource, namespace))
+        return self._do(lambda: self._machine.store.all(resource, namespace))
 
     def everything(self) -> list[tuple[str, Object]]:
         """(kind, object) of all that is stored."""

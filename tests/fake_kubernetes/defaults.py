@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from . import custom
@@ -60,8 +61,6 @@ def _fill(thing: Object, values: Object) -> None:
 
 
 def _encode_secret(thing: Object) -> None:
-    import base64
-
     plain: dict[str, str] = thing.pop("stringData", None) or {}
     for key, text in plain.items():
         thing.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()

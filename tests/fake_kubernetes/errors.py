@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from .resources import Resource
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 
 def new_uid() -> str:
@@ -19,9 +20,10 @@ def new_uid() -> str:
     return str(uuid.UUID(int=random.getrandbits(128), version=4))
 
 
-def copied(thing: Any) -> Any:
+def copied(thing: T) -> T:
     """A copy of an object, all of it. Objects are JSON: reading what was written is ten times as fast as deepcopy."""
-    return msgspec.json.decode(msgspec.json.encode(thing))
+    made: T = msgspec.json.decode(msgspec.json.encode(thing))
+    return made
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,11 @@ class EvictionHandler:
         return web.Response(body=msgspec.json.encode(status), status=201, content_type="application/json")
 
     def _ask_budgets(self, pod: Object) -> None:
-        for budget in self.api.store.list(DISRUPTION_BUDGETS, pod["metadata"]["namespace"]):
+        for budget in self.api.store.all(DISRUPTION_BUDGETS, pod["metadata"]["namespace"]):
             matches = selectors.of_spec(budget["spec"].get("selector"))
             if not matches(pod):
                 continue
-            pods = [one for one in self.api.store.list(PODS, pod["metadata"]["namespace"]) if matches(one)]
+            pods = [one for one in self.api.store.all(PODS, pod["metadata"]["namespace"]) if matches(one)]
             healthy = sum(_is_ready(one) for one in pods)
             least = budget["spec"].get("minAvailable")
             most_away = budget["spec"].get("maxUnavailable")

@@ -10,7 +10,7 @@ from pathlib import Path
 from .access import Access, service_account
 from .errors import Object
 from .events import Recorder
-from .law import PodLaw
+from .law import PodLaw, draw
 from .pod_status import set_condition
 from .pod_worker import PodWorker
 from .resources import CONFIG_MAPS, NODES, PODS, SECRETS
@@ -78,8 +78,6 @@ class Kubelet:
 
     def pull_s(self, node: str, image: str) -> float:
         """How long a node needs for an image; nothing the second time."""
-        from .law import draw
-
         if (node, image) in self._images:
             return 0.0
         self._images.add((node, image))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,10 +36,9 @@ class LogHandler:
                 raise errors.bad_request(
                     f'previous terminated container "{container}" in pod "{target.name}" not found'
                 )
-            state = next(
-                (one["state"] for one in pod["status"].get("containerStatuses") or [] if one["name"] == container), {}
-            )
-            reason = (state.get("waiting") or {}).get("reason", "ContainerCreating")
+            statuses = pod["status"].get("containerStatuses") or []
+            waiting = [one["state"].get("waiting") or {} for one in statuses if one["name"] == container]
+            reason = waiting[0].get("reason", "ContainerCreating") if waiting else "ContainerCreating"
             raise errors.bad_request(f'container "{container}" in pod "{target.name}" is waiting to start: {reason}')
         lines = _Lines(path, timestamps=query.get("timestamps") in TRUE, since=_since(query))
         tail = query.get("tailLines")
@@ -101,9 +100,9 @@ class _Lines:
                 yield stamp + b" " + text if self._timestamps else text
 
 
-def _since(query: object) -> datetime | None:
-    seconds = query.get("sinceSeconds")  # type: ignore[attr-defined]
+def _since(query: Mapping[str, str]) -> datetime | None:
+    seconds = query.get("sinceSeconds")
     if seconds:
         return datetime.now(UTC) - timedelta(seconds=int(seconds))
-    moment = query.get("sinceTime")  # type: ignore[attr-defined]
+    moment = query.get("sinceTime")
     return datetime.fromisoformat(moment.replace("Z", "+00:00")) if moment else None

@@ -124,9 +124,10 @@ class Machine:
         self.controllers = self._controllers()
         self._nodes = tuple(nodes)
         self._changed = asyncio.Event()
-        parts = (self.scheduler, self.kubelet, self.services, self.namespaces, self.garbage, *self.controllers)
-        for part in parts:
+        for part in (self.scheduler, self.kubelet, self.services, self.namespaces, self.garbage):
             self.store.listen(part.see)
+        for controller in self.controllers:
+            self.store.listen(controller.see)
         self.store.listen(self._note)
 
     async def start(self) -> None:
@@ -161,7 +162,7 @@ class Machine:
         self.api.forget_pages()
 
     def add_node(self, spec: NodeSpec) -> None:
-        number = len(self.store.list(NODES)) + 1
+        number = len(self.store.all(NODES)) + 1
         room = {
             "cpu": spec.cpu,
             "memory": spec.memory,
@@ -210,7 +211,7 @@ class Machine:
 
     def _collect_orphans(self, node: str) -> None:
         """Pods of a node that is no more: what the pod garbage collector does."""
-        for pod in self.store.list(PODS):
+        for pod in self.store.all(PODS):
             if pod["spec"].get("nodeName") != node:
                 continue
             meta = pod["metadata"]

@@ -134,4 +134,4 @@ def _port(spec: Object, port: int | str) -> int:
     """A port by number or by its name."""
     if isinstance(port, int):
         return port
-    return next(one["containerPort"] for one in spec.get("ports") or [] if one.get("name") == port)
+    return next(int(one["containerPort"]) for one in spec.get("ports") or [] if one.get("name") == port)

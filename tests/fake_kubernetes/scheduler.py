@@ -100,7 +100,7 @@ class Scheduler:
                 self._place(pod)
 
     def _place(self, pod: Object) -> None:
-        meta, nodes = pod["metadata"], self._store.list(NODES)
+        meta, nodes = pod["metadata"], self._store.all(NODES)
         if missing := self._missing_claim(pod):
             self._refuse(pod, f'persistentvolumeclaim "{missing}" not found')
             return
@@ -160,7 +160,7 @@ class Scheduler:
                 continue
             name = node["metadata"]["name"]
             lower = sorted(
-                (one for one in self._store.list(PODS)
+                (one for one in self._store.all(PODS)
                  if one["spec"].get("nodeName") == name and one["spec"].get("priority", 0) < priority
                  and one["metadata"]["uid"] in self._taken and not one["metadata"].get("deletionTimestamp")),
                 key=lambda one: one["spec"].get("priority", 0),

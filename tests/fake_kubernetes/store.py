@@ -76,7 +76,7 @@ class Store:
     def find(self, resource: Resource, namespace: str, name: str) -> Object | None:
         return self._objects.get(resource, {}).get((namespace, name))
 
-    def list(self, resource: Resource, namespace: str = "") -> list[Object]:
+    def all(self, resource: Resource, namespace: str = "") -> list[Object]:
         """Objects in the order of their names, of all namespaces if none is given."""
         objects = self._objects.get(resource, {})
         return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]

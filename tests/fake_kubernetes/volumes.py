@@ -67,7 +67,7 @@ class Volumes:
             return Path(volume["hostPath"]["path"])
         if "persistentVolumeClaim" in volume:
             return self._claim(pod, volume["persistentVolumeClaim"]["claimName"])
-        folder = self.folder / name
+        folder: Path = self.folder / name
         try:
             files = self._files(pod, volume)
         except NotConfigured as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import msgspec
@@ -41,7 +41,7 @@ class Watch:
         self._options = options
         self._bookmark_s = bookmark_s
         labels, fields = selectors.labels(options.labels), selectors.fields(options.fields, resource)
-        self._matches = lambda thing: (
+        self._matches: selectors.Match = lambda thing: (
             (not options.namespace or thing["metadata"].get("namespace") == options.namespace)
             and labels(thing)
             and fields(thing)
@@ -50,7 +50,7 @@ class Watch:
         self._news = asyncio.Event()
         self._seen = 0
 
-    async def lines(self) -> AsyncIterator[bytes]:
+    async def lines(self) -> AsyncGenerator[bytes, None]:
         """Events as JSON lines until the time is over."""
         stop = self._store.listen(self._hear)
         try:
@@ -69,8 +69,8 @@ class Watch:
         options, lines = self._options, []
         self._seen = self._store.version
         if options.version in ("", "0") or options.initial_events:
-            there = filter(self._matches, self._store.list(self._resource, options.namespace))
-            lines = [_line("ADDED", msgspec.json.encode(thing)) for thing in there]
+            there = self._store.all(self._resource, options.namespace)
+            lines = [_line("ADDED", msgspec.json.encode(thing)) for thing in there if self._matches(thing)]
             if options.initial_events and options.bookmarks:
                 lines.append(self._bookmark({"k8s.io/initial-events-end": "true"}))
         else:
@@ -78,7 +78,7 @@ class Watch:
                 lines += self._event(change)
         return lines
 
-    async def _changes(self) -> AsyncIterator[bytes]:
+    async def _changes(self) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()
         ends = None if self._options.timeout_s is None else loop.time() + self._options.timeout_s
         bookmark_at = loop.time() + self._bookmark_s

@@ -7,6 +7,7 @@ own: an agent that filled its disk can still be graded.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from agentrl.sandbox.provider import DEFAULT_PATH, Copy
@@ -95,6 +96,7 @@ def merged_folders(host_root: Path = Path("/")) -> tuple[str, ...] | None:
     return tuple(path.name for path in there) if links else None
 
 
+@functools.cache
 def root_place() -> str:
     """A folder of the host that any user may pass; in a sandbox's mount namespace its root takes that place."""
     found = [place for place in _PLACES if Path(place).is_dir() and Path(place).stat().st_mode & 0o001]
@@ -117,11 +119,17 @@ def bwrap_argv(bwrap: str, *, disk_bytes: int, seccomp: bool, root: str | None, 
     argv += ["--proc", "/proc"]
     for path in _READ_ONLY_PROC:  # where the sandbox's root is the host's, only this keeps it from writing them
         argv += ["--ro-bind-try", path, path]
-    for path in _HIDDEN_PROC:
-        argv += ["--ro-bind", "/dev/null", path] if Path(path).exists() else []
+    for path in _hidden_proc():
+        argv += ["--ro-bind", "/dev/null", path]
     argv += ["--dev", "/dev"]
     argv += ["--perms", "1777", "--size", str(_SHM_MB << 20), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     return [*argv, "--chdir", "/"]
+
+
+@functools.cache
+def _hidden_proc() -> tuple[str, ...]:
+    """Those of _HIDDEN_PROC that this kernel has."""
+    return tuple(path for path in _HIDDEN_PROC if Path(path).exists())
 
 
 def base_files() -> list[Copy]:

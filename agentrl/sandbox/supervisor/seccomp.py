@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import struct
@@ -105,6 +106,7 @@ def supported() -> bool:
     return platform.machine() in ARCHES and Path("/proc/sys/kernel/seccomp/actions_avail").exists()
 
 
+@functools.cache
 def program(machine: str | None = None) -> bytes:
     """The filter as an array of struct sock_filter, for the machine this runs on unless `machine` names another.
 

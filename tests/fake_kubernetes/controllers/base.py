@@ -98,7 +98,7 @@ class Controller:
         uid = owner["metadata"]["uid"]
         return [
             thing
-            for thing in self.store.list(resource, owner["metadata"]["namespace"])
+            for thing in self.store.all(resource, owner["metadata"]["namespace"])
             if (ref := controller_of(thing)) is not None and ref["uid"] == uid
         ]
 

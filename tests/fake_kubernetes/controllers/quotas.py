@@ -26,7 +26,7 @@ class QuotaController(Controller):
     def keys(self, change: Change) -> Iterator[Key]:
         namespace = change.thing["metadata"].get("namespace")
         if namespace and change.resource != EVENTS:
-            for quota in self.store.list(QUOTAS, namespace):
+            for quota in self.store.all(QUOTAS, namespace):
                 yield key_of(quota)
 
     def reconcile(self, thing: Object) -> None:

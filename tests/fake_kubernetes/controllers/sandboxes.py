@@ -163,7 +163,7 @@ class WarmPoolController(Controller):
             if change.resource == SANDBOXES and ref["kind"] == "SandboxWarmPool":
                 yield before["namespace"], ref["name"]
         if change.resource == SANDBOX_TEMPLATES:
-            for pool in self.store.list(WARM_POOLS, change.thing["metadata"]["namespace"]):
+            for pool in self.store.all(WARM_POOLS, change.thing["metadata"]["namespace"]):
                 if pool["spec"]["sandboxTemplateRef"]["name"] == change.thing["metadata"]["name"]:
                     yield key_of(pool)
 
@@ -217,7 +217,7 @@ class SandboxClaimController(Controller):
     def keys(self, change: Change) -> Iterator[Key]:
         yield from super().keys(change)
         if change.resource in (WARM_POOLS, SANDBOX_TEMPLATES) and change.type == "ADDED":
-            for claim in self.store.list(SANDBOX_CLAIMS, change.thing["metadata"]["namespace"]):
+            for claim in self.store.all(SANDBOX_CLAIMS, change.thing["metadata"]["namespace"]):
                 yield key_of(claim)
 
     def reconcile(self, thing: Object) -> None:

@@ -36,7 +36,7 @@ class Services:
 
     def hosts(self, pod: Object) -> Path:
         """The folder with a pod's hosts file."""
-        folder = self._folder / pod["metadata"]["uid"]
+        folder: Path = self._folder / pod["metadata"]["uid"]
         if not folder.exists():
             folder.mkdir(parents=True)
         self._write_hosts(pod)
@@ -59,11 +59,11 @@ class Services:
 
     def _refresh(self) -> None:
         self._due = False
-        for pod in self._store.list(PODS):
+        for pod in self._store.all(PODS):
             if (self._folder / pod["metadata"]["uid"]).exists():
                 self._write_hosts(pod)
         self._backends = {}
-        for service in self._store.list(SERVICES):
+        for service in self._store.all(SERVICES):
             address = service["spec"].get("clusterIP")
             if address in (None, "None"):
                 continue
@@ -104,7 +104,7 @@ class Services:
         if not selector:
             return []
         matches = of_spec({"matchLabels": selector})
-        pods = self._store.list(PODS, service["metadata"]["namespace"])
+        pods = self._store.all(PODS, service["metadata"]["namespace"])
         return [pod for pod in pods if matches(pod) and not is_over(pod) and pod["status"].get("podIP")]
 
     def _write_hosts(self, pod: Object) -> None:
@@ -113,7 +113,7 @@ class Services:
         lines.append("127.0.0.1 kubernetes.default.svc.cluster.local kubernetes.default.svc kubernetes.default")
         if pod["status"].get("podIP"):
             lines.append(f"{pod['status']['podIP']} {pod['spec'].get('hostname') or meta['name']}")
-        for service in self._store.list(SERVICES):
+        for service in self._store.all(SERVICES):
             lines += self._names(service, meta["namespace"])
         path = self._folder / meta["uid"] / "hosts"
         text = "\n".join(lines) + "\n"

@@ -46,7 +46,7 @@ class ClaimController(Controller):
             for name in claims_of(change.thing):
                 yield change.thing["metadata"]["namespace"], name
         if change.resource == STORAGE_CLASSES:
-            for claim in self.store.list(CLAIMS):
+            for claim in self.store.all(CLAIMS):
                 yield key_of(claim)
 
     def reconcile(self, thing: Object) -> None:
@@ -113,7 +113,7 @@ class ClaimController(Controller):
 
     def _let_go(self, claim: Object) -> None:
         namespace, name = key_of(claim)
-        if any(name in claims_of(pod) and not is_over(pod) for pod in self.store.list(PODS, namespace)):
+        if any(name in claims_of(pod) and not is_over(pod) for pod in self.store.all(PODS, namespace)):
             return
 
         def drop(stored: Object) -> None:
@@ -126,7 +126,7 @@ class ClaimController(Controller):
             self.api.finish_deletion(CLAIMS, changed)
 
     def _default(self) -> str | None:
-        for one in self.store.list(STORAGE_CLASSES):
+        for one in self.store.all(STORAGE_CLASSES):
             if (one["metadata"].get("annotations") or {}).get("storageclass.kubernetes.io/is-default-class") == "true":
                 return str(one["metadata"]["name"])
         return None
