@@ -182,7 +182,7 @@ def main() -> None:
                 backend=SandboxBackend.kubernetes,
                 kubernetes=pods,
                 max_sandboxes=options.pods + 1,
-                start_concurrency=256,
+                start_concurrency=64,
                 start_timeout_s=600.0,
                 memory_mb=64,
             )
