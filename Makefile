@@ -1,7 +1,7 @@
 # Everything starts here:
 #   make run      set up .venv and launch conf/exp.yaml (make run ARGS="seed=3" adds overrides)
 #   make test     set up .venv, lint, run the tests
-#   make test-sglang  the engine contract against a real SGLang on the CPU; makes .venv-sglang (2.4 GB) first
+#   make test-sglang  the engine contract against a real SGLang on the CPU; makes .venv-sglang (2.4 GB) the first time
 #   make lint     ruff, mypy, import contracts
 #   make bench    the benchmarks, each a ratio in one run; makes .venv-trl for those against TRL
 #   make smollm2  fetch and convert SmolLM2-135M-Instruct for conf/smollm2.yaml
@@ -51,7 +51,8 @@ test: setup bwrap lint
 
 test-sglang: setup
 	TORCH='$(TORCH)' PYTHON='$(PYTHON)' scripts/sglang/setup_cpu.sh
-	AGENTRL_TEST_SGLANG=$(CURDIR)/.venv-sglang/bin/python $(BIN)/pytest tests/integration/test_engine_contract.py $(ARGS)
+	AGENTRL_TEST_SGLANG=$(CURDIR)/.venv-sglang/bin/python $(BIN)/pytest tests/integration/test_engine_contract.py \
+	  tests/unit/test_sglang_checks.py $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

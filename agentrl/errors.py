@@ -56,6 +56,10 @@ class TaskError(AgentrlError, ValueError):
     """A task folder that cannot be read, or that this backend cannot run."""
 
 
+class HarnessFailed(AgentrlError, RuntimeError):
+    """A harness did not do its part: it crashed, was killed, or never asked. What that means is the verdict's."""
+
+
 class LedgerError(AgentrlError, OSError):
     """The ledger cannot be written: the disk is full, or its folder is gone."""
 

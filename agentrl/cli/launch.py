@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
+from agentrl.cli import remote
 from agentrl.cli.arguments import FileArgument, JsonOption, OverridesArgument
+from agentrl.cli.remote import CtrlCOption, OnInterrupt
+from agentrl.errors import UserError
 
 
 def register(app: typer.Typer) -> None:
@@ -18,10 +21,13 @@ def register(app: typer.Typer) -> None:
 def launch(
     file: FileArgument,
     overrides: OverridesArgument = None,
+    *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be started, as `plan`.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="In a cluster: do not follow the run.")] = False,
+    on_interrupt: CtrlCOption = OnInterrupt.DETACH,
     json_: JsonOption = False,
 ) -> int:
-    """Run the job in FILE, in this terminal, to its end."""
+    """Run the job in FILE to its end: in this terminal, or in a cluster and followed from here."""
     from agentrl.cli.plan import plan
     from agentrl.config.compose import load
     from agentrl.config.inspect_job import inspect_job
@@ -36,12 +42,21 @@ def launch(
     for finding in findings:
         print(f"{finding.severity.value}: {finding}", file=sys.stderr)
 
+    from agentrl.config.kubernetes import in_cluster
+
+    config = loaded.config
+    if in_cluster(config):
+        if json_:
+            raise UserError("--json: a run in a cluster prints plain lines", hint="`agentrl status -k RUN --json`")
+        return remote.launch(loaded, detach=detach, on_interrupt=on_interrupt)
+    if detach:
+        raise UserError("--detach: the run is in this terminal", hint="choose cluster=kubernetes")
+
     from agentrl.cli.foreground import drive
     from agentrl.controller.lifecycle.preflight import before_launch
     from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.observe.config import LiveView
 
-    config = loaded.config
     for warning in before_launch(config):
         print(f"warning: {warning}", file=sys.stderr)
     run = RunDirectory.create(

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from agentrl import __version__
-from agentrl.cli import bench, doctor, episodes, evaluate, launch, plan, runs, show, simulate, tasks, tune
+from agentrl.cli import bench, control, doctor, episodes, evaluate, launch, plan, runs, show, simulate, tasks, tune
 from agentrl.errors import AgentrlError, UserError
 
 app = typer.Typer(
@@ -49,6 +49,7 @@ launch.register(app)
 plan.register(app)
 show.register(app)
 runs.register(app)
+control.register(app)
 episodes.register(app)
 evaluate.register(app)
 tasks.register(app)

@@ -1,4 +1,4 @@
-"""Commands about runs that exist: resume, stop, ps, status, logs."""
+"""Commands about runs that exist: resume, stop, ps, status, watch, logs."""
 
 from __future__ import annotations
 
@@ -8,41 +8,53 @@ import select
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from agentrl.cli import remote
 from agentrl.cli.arguments import JsonOption
+from agentrl.cli.remote import CtrlCOption, KubernetesOption, NamespaceOption, OnInterrupt
 from agentrl.errors import UserError
-
-if TYPE_CHECKING:
-    from agentrl.controller.lifecycle.run_directory import RunDirectory
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run in the runs directory, or its path.")]
 RunsDirOption = Annotated[
     Path, typer.Option("--runs-dir", envvar="AGENTRL_RUNS_DIR", help="Folder of run directories.")
 ]
 _RUNS = Path("runs")
-_LOST = "lost its controller"
+_WATCHED_LINES = 20
 
 
 def register(app: typer.Typer) -> None:
-    for command in (resume, stop, ps, status, logs):
+    for command in (resume, stop, ps, status, watch, logs):
         app.command()(command)
 
 
-def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> int:
+def resume(
+    run: RunArgument,
+    *,
+    runs_dir: RunsDirOption = _RUNS,
+    kubernetes: KubernetesOption = False,
+    namespace: NamespaceOption = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="With -k: do not follow the run.")] = False,
+    on_interrupt: CtrlCOption = OnInterrupt.DETACH,
+    json_: JsonOption = False,
+) -> int:
     """Go on with a run that was stopped, failed, or lost its controller."""
+    if kubernetes:
+        return remote.resume(run, namespace, detach=detach, on_interrupt=on_interrupt)
+
     from agentrl.cli.foreground import drive
+    from agentrl.controller.lifecycle.overview import overview
     from agentrl.controller.lifecycle.preflight import preflight
     from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.observe.config import LiveView
 
     directory = RunDirectory.find(run, runs_dir)
     config = directory.load_config()
-    if _overview(directory)["status"] == "finished":
+    if overview(directory)["status"] == "finished":
         if json_:
-            status(run, runs_dir, json_=True)
+            status(run, runs_dir=runs_dir, json_=True)
         else:
             print(f"{directory.name} has finished all its {config.schedule.steps} steps; there is nothing to resume")
         return 0
@@ -50,9 +62,19 @@ def resume(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption 
     return drive(directory, config, LiveView.json if json_ else config.observe.live)
 
 
-def stop(run: RunArgument, runs_dir: RunsDirOption = _RUNS) -> int:
+def stop(
+    run: RunArgument,
+    *,
+    runs_dir: RunsDirOption = _RUNS,
+    kubernetes: KubernetesOption = False,
+    namespace: NamespaceOption = None,
+) -> int:
     """Stop a run and everything it started; also clean up after one whose controller was killed."""
+    if kubernetes:
+        return remote.stop(run, namespace)
+
     from agentrl.controller.lifecycle.job import clean_up, record_stopped
+    from agentrl.controller.lifecycle.overview import LOST, overview
     from agentrl.controller.lifecycle.run_directory import RunDirectory
     from agentrl.ledger.reader import LedgerReader
 
@@ -70,7 +92,7 @@ def stop(run: RunArgument, runs_dir: RunsDirOption = _RUNS) -> int:
         reader.close()
     for role in left:
         print(f"ended {role}, which was left over")
-    if _overview(directory)["status"] == _LOST:
+    if overview(directory)["status"] == LOST:
         held = directory.hold()
         record_stopped(directory, "stopped after its controller was gone")
         os.close(held)
@@ -95,18 +117,20 @@ def _end(pid: int, *, grace_s: float) -> bool:
     return bool(ended)
 
 
-def ps(runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
+def ps(
+    *,
+    runs_dir: RunsDirOption = _RUNS,
+    kubernetes: KubernetesOption = False,
+    namespace: NamespaceOption = None,
+    json_: JsonOption = False,
+) -> None:
     """List the runs, oldest first."""
-    from agentrl.controller.lifecycle.run_directory import RunDirectory
-
-    if runs_dir != _RUNS and not runs_dir.is_dir():
-        raise UserError(f"--runs-dir: {runs_dir} is not a folder")
-    rows = [_overview(directory) for directory in RunDirectory.all(runs_dir)]
+    rows = remote.ps(namespace) if kubernetes else _local_rows(runs_dir)
     if json_:
         print(json.dumps(rows, indent=2))
         return
     if not rows:
-        print(f"no runs in {runs_dir}")
+        print("no runs in the namespace" if kubernetes else f"no runs in {runs_dir}")
         return
     from agentrl.cli.table import Column, print_table
 
@@ -124,65 +148,77 @@ def ps(runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
     print_table([*columns, Column("controller", spare=True)], cells)
 
 
-def _overview(directory: RunDirectory) -> dict[str, Any]:
-    """One line about a run."""
-    from agentrl.ledger.reader import LedgerReader
-
-    holder = directory.holder()
-    row: dict[str, Any] = {
-        "run": directory.name,
-        "status": "created",
-        "step": 0,
-        "steps": directory.load_config().schedule.steps,
-        "reward": None,
-        "controller": holder.pid if holder else None,
-        "directory": str(directory.path),
-    }
-    if directory.ledger.is_file():
-        reader = LedgerReader.open(directory.ledger)
-        applied = [step for step in reader.steps() if step.applied_at is not None]
-        row["status"] = reader.meta("status") or "created"
-        if applied:
-            row["step"], row["reward"] = applied[-1].step, applied[-1].reward_sampled
-        reader.close()
-    if row["status"] == "running" and holder is None:
-        row["status"] = _LOST
-    return row
-
-
-def status(run: RunArgument, runs_dir: RunsDirOption = _RUNS, json_: JsonOption = False) -> None:
-    """Say how far a run is, and its figures so far."""
+def _local_rows(runs_dir: Path) -> list[dict[str, Any]]:
+    from agentrl.controller.lifecycle.overview import overview
     from agentrl.controller.lifecycle.run_directory import RunDirectory
-    from agentrl.controller.lifecycle.summary import as_text, summarise
-    from agentrl.ledger.reader import LedgerReader
 
-    directory = RunDirectory.find(run, runs_dir)
-    overview = _overview(directory)
-    reader = LedgerReader.open(directory.ledger)
-    summary = summarise(reader, name=directory.name, seed=directory.load_config().seed)
-    summary["status"] = overview["status"]
-    summary["controller"] = overview["controller"]
-    summary["detail"] = reader.meta("detail") or ""
-    summary["processes"] = {row.role: row.pid for row in reader.processes()} if overview["controller"] else {}
-    reader.close()
+    if runs_dir != _RUNS and not runs_dir.is_dir():
+        raise UserError(f"--runs-dir: {runs_dir} is not a folder")
+    return [overview(directory) for directory in RunDirectory.all(runs_dir)]
+
+
+def status(
+    run: RunArgument,
+    *,
+    runs_dir: RunsDirOption = _RUNS,
+    kubernetes: KubernetesOption = False,
+    namespace: NamespaceOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Say how far a run is, and its figures so far."""
+    from agentrl.controller.lifecycle.overview import status_of
+    from agentrl.controller.lifecycle.run_directory import RunDirectory
+    from agentrl.controller.lifecycle.summary import as_text
+
+    if kubernetes:
+        summary = remote.status(run, namespace)
+        place = str(summary.get("directory") or "its directory")
+    else:
+        directory = RunDirectory.find(run, runs_dir)
+        summary, place = status_of(directory), str(directory.path)
     if json_:
         print(json.dumps(summary, indent=2))
         return
-    print(as_text(summary, str(directory.path)), end="")
-    if summary["detail"]:
+    if "steps" not in summary:
+        print(f"{run}: {summary['status']}; it has written nothing yet")
+    else:
+        print(as_text(summary, place), end="")
+    if summary.get("detail"):
         print(f"\n{summary['detail']}")
-    for role, pid in summary["processes"].items():
-        print(f"{role}: process {pid}")
+    for role, found in summary["processes"].items():
+        print(f"{role}: {found}" if kubernetes else f"{role}: process {found}")
+
+
+def watch(
+    run: RunArgument,
+    *,
+    runs_dir: RunsDirOption = _RUNS,
+    kubernetes: KubernetesOption = False,
+    namespace: NamespaceOption = None,
+    on_interrupt: CtrlCOption = OnInterrupt.DETACH,
+) -> int:
+    """Print what a run's controller prints, until the run ends."""
+    if kubernetes:
+        return remote.watch(run, namespace, on_interrupt=on_interrupt)
+    logs(run, role="controller", lines=_WATCHED_LINES, follow=True, runs_dir=runs_dir)
+    return 0
 
 
 def logs(
     run: RunArgument,
-    role: Annotated[str | None, typer.Option("--role", "-r", help="Process: engine-0, trainer, model.")] = None,
+    *,
+    role: Annotated[str | None, typer.Option("--role", "-r", "-c", help="Process: engine-0, trainer, model.")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines from the end of each log.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     runs_dir: RunsDirOption = _RUNS,
+    kubernetes: KubernetesOption = False,
+    namespace: NamespaceOption = None,
 ) -> None:
     """Print the output of a run's processes."""
+    if kubernetes:
+        remote.logs(run, namespace, role=role, lines=lines, follow=follow)
+        return
+
     from agentrl.controller.lifecycle.run_directory import RunDirectory
 
     directory = RunDirectory.find(run, runs_dir)

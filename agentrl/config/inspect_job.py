@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from agentrl.config.kubernetes import in_cluster
 from agentrl.config.lint import LintFacts
 from agentrl.config.plan import ModelShape, PlanFacts
 from agentrl.config.schema import JobConfig
@@ -21,7 +22,12 @@ _MAX_HEADER_BYTES = 1 << 26
 
 
 def inspect_job(config: JobConfig, file: Path) -> PlanFacts:
-    """Facts about the job of a YAML file on this machine. Raises UserError if a task is wrong."""
+    """Facts about the job of a YAML file on this machine. Raises UserError if a task is wrong.
+
+    Nothing is known of what lies in the pods of a cluster.
+    """
+    if in_cluster(config):
+        return PlanFacts(run_stem=file.stem)
     folder = Path(config.model.path) if config.model.recipe is Recipe.none and config.model.path else None
     return PlanFacts(
         run_stem=file.stem,

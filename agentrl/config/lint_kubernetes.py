@@ -10,7 +10,7 @@ from agentrl.config.fields import schema
 from agentrl.config.kubernetes import in_cluster, workload_of
 from agentrl.config.lint import Finding, LintFacts, error, warning
 from agentrl.config.schema import JobConfig
-from agentrl.inference.config import EngineBackend
+from agentrl.inference.config import EngineBackend, Router
 
 _K = "cluster.kubernetes"
 
@@ -44,6 +44,15 @@ def engine_spread(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
     if kubernetes.engine_kind not in (EngineKind.auto, EngineKind.leaderworkerset):
         kind = kubernetes.engine_kind.name
         yield error(f"{_K}.engine_kind", f"{kind} has one pod, and engine.nodes is {nodes}", "choose leaderworkerset")
+
+
+def router_is_elsewhere(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
+    """A router that agentrl starts is a process of one machine: in a cluster it is a Deployment of the user's."""
+    inference = config.inference
+    if in_cluster(config) and inference.router is Router.sglang and inference.router_url is None:
+        yield error(
+            "inference.router", "no router is started in a cluster", "set inference.router_url, or leave it out"
+        )
 
 
 def trainer_spread(config: JobConfig, facts: LintFacts) -> Iterator[Finding]:
@@ -108,6 +117,7 @@ def ignored_kubernetes(config: JobConfig, facts: LintFacts) -> Iterator[Finding]
 KUBERNETES_RULES: tuple[Callable[[JobConfig, LintFacts], Iterator[Finding]], ...] = (
     paths_are_in_pods,
     engine_spread,
+    router_is_elsewhere,
     trainer_spread,
     shared_gpus,
     trainjob_takes_all,

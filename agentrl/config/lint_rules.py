@@ -9,6 +9,7 @@ from agentrl.config.fields import schema
 from agentrl.config.lint import Finding, LintFacts
 from agentrl.config.lint import error as _error
 from agentrl.config.lint import warning as _warning
+from agentrl.config.lint_agent import AGENT_RULES
 from agentrl.config.lint_bare import BARE_RULES
 from agentrl.config.lint_inference import INFERENCE_RULES
 from agentrl.config.lint_kubernetes import KUBERNETES_RULES
@@ -437,6 +438,7 @@ RULES: tuple[Rule, ...] = (
     something_in_flight,
     cpus_for_threads,
     ignored_settings,
+    *AGENT_RULES,
     *BARE_RULES,
     *KUBERNETES_RULES,
     *POD_RULES,

@@ -1,8 +1,9 @@
-"""The controller's HTTP API on loopback: the trainer's two calls."""
+"""The controller's HTTP API: the trainer's two calls, for whoever has the run's token."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from hmac import compare_digest
 from typing import Any
 
 import msgspec
@@ -18,8 +19,10 @@ _MAX_BODY_BYTES = 16 << 20
 class ControllerApi:
     """Serves until closed."""
 
-    def __init__(self, desk: TrainerDesk) -> None:
+    def __init__(self, desk: TrainerDesk, token: str) -> None:
+        """`token`: what a request must bring as its bearer."""
         self._desk = desk
+        self._authorization = f"Bearer {token}".encode()
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -33,7 +36,7 @@ class ControllerApi:
         site = web.TCPSite(self._runner, host, port)
         await site.start()
         bound_host, bound_port = self._runner.addresses[0][:2]
-        self.url = f"http://{bound_host}:{bound_port}"
+        self.url = f"http://[{bound_host}]:{bound_port}" if ":" in bound_host else f"http://{bound_host}:{bound_port}"
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -46,6 +49,8 @@ class ControllerApi:
         return await self._answer(request, StepDone, self._desk.done)
 
     async def _answer(self, request: web.Request, kind: type[Any], act: Callable[[Any], Any]) -> web.Response:
+        if not compare_digest(request.headers.get("Authorization", "").encode(), self._authorization):
+            return web.Response(status=401, text="not this run's token")
         try:
             message = decode(await request.read(), kind)
             reply = await act(message)

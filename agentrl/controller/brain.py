@@ -40,6 +40,7 @@ from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.branch import Branch, Origin
 from agentrl.rollout.edges import ChatFormat
 from agentrl.rollout.episode import EpisodeRunner
+from agentrl.rollout.harness.agent import MakeAgent
 from agentrl.sandbox.provider import SandboxProvider
 from agentrl.sandbox.warm_pool import WarmPool
 from agentrl.tasks.dataset import Dataset
@@ -142,11 +143,12 @@ def assemble(
     places: Places | None = None,
     origin: Origin | None = None,
     probe_of: ProbeOf = read_probe,
+    harness: MakeAgent | None = None,
 ) -> Brain:
     """Recover the run from its ledger. `start_weights` are those of version 0; `entropy` names batches; `probe_of`
     finds what the trainer says of weights.
 
-    With an `origin` the training episodes of its task begin there.
+    With an `origin` the training episodes of its task begin there. `harness`: who acts, if not the built-in agent.
     """
     watchdog = Watchdog(stall_timeout_s=config.schedule.stall_timeout_s)
     late = _Late()
@@ -179,16 +181,18 @@ def assemble(
         load_batch=lambda step: load_batch(recovered.reader, recovered.reader.step(step)),
     )
     sandboxes = WarmPool(provider, config.sandbox, entropy=entropy, on_start=ledger.record_start)
+    records = LedgerRecords(ledger, progress)
     runner = EpisodeRunner(
         agent=config.agent,
         chat=chat,
         sampler=fleet,
         provider=sandboxes,
-        recorder=LedgerRecords(ledger, progress),
+        recorder=records,
         active_time=active_time,
         snapshot_every_turns=config.sandbox.snapshot_every_turns,
         fork_groups=config.sandbox.fork_groups,
         branch=None if origin is None else Branch(origin, config.agent, chat, provider),
+        harness=None if harness is None else harness(fleet, records),
     )
     collector = Collector(
         config,

@@ -27,7 +27,7 @@ from agentrl.controller.scheduling.collector import Collector
 from agentrl.controller.trainer_desk import TrainerDesk
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import StepRow
-from agentrl.observe.events import BatchReady, Evaluated, Observer, Phase, Published, StepApplied, Warned
+from agentrl.observe.events import BatchReady, EnginesTold, Evaluated, Observer, Phase, Published, StepApplied, Warned
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.tasks.task import Task
 from agentrl.wire import StepDone, TrainBatch
@@ -132,6 +132,7 @@ class Controller:
                 num_trajectories=sum(len(g.outcomes) for g in selection.groups),
             )
         )
+        self._observer.emit(EnginesTold(step=step, engines=await self._fleet.gauges()))
         return row
 
     async def _until_complete(self, step: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -16,7 +16,9 @@ import aiohttp
 import msgspec
 
 from agentrl.errors import AgentrlError, EngineError, EngineRequestError
+from agentrl.inference.config import MemoryTag
 from agentrl.inference.engine import EngineLoad, FinishReason, Generation, PauseMode, SamplingParams
+from agentrl.inference.gauges import parse_gauges
 from agentrl.inference.labels import NOT_OURS, parse_label, weight_label
 from agentrl.inference.sglang_checks import missing_paths
 
@@ -84,8 +86,12 @@ class _Updated(msgspec.Struct):
 class SGLangClient:
     """One server at `url`. `request_timeout_s` is the deadline of every request, generation included."""
 
-    def __init__(self, name: str, url: str, *, request_timeout_s: float, signed: bool = False) -> None:
-        """`signed`: the engine's name is part of its version label, so that an answer through a router names it."""
+    def __init__(
+        self, name: str, url: str, *, request_timeout_s: float, signed: bool = False, tags: Sequence[MemoryTag] = ()
+    ) -> None:
+        """`signed`: the engine's name is part of its version label, so that an answer through a router names it.
+        `tags`: the memory that it gives up; by default all."""
+        self._memory = {"tags": [tag.value for tag in tags]} if tags else {}
         self._name = name
         self._signature = name if signed else None
         self._url = url.rstrip("/")
@@ -114,7 +120,9 @@ class SGLangClient:
             sampling["stop_token_ids"] = params.stop_token_ids
         if params.seed is not None:
             sampling["sampling_seed"] = params.seed
-        body = {"rid": rid, "input_ids": input_ids, "sampling_params": sampling, "return_logprob": True}
+        body: dict[str, Any] = {"rid": rid, "input_ids": input_ids, "sampling_params": sampling, "return_logprob": True}
+        if params.priority:
+            body["priority"] = params.priority
         if version is not None:
             # A name space of the prefix cache: what another version computed is not found in it.
             body["extra_key"] = str(version)
@@ -159,10 +167,10 @@ class SGLangClient:
         self._serves = version
 
     async def release_memory(self) -> None:
-        await self._send("POST", "/release_memory_occupation", {})
+        await self._send("POST", "/release_memory_occupation", self._memory)
 
     async def resume_memory(self) -> None:
-        await self._send("POST", "/resume_memory_occupation", {})
+        await self._send("POST", "/resume_memory_occupation", self._memory)
 
     async def load(self) -> EngineLoad:
         ranks = (await self._ask("GET", "/v1/loads", None, _Loads)).loads
@@ -172,6 +180,9 @@ class SGLangClient:
             kv_tokens_used=sum(rank.num_used_tokens for rank in ranks),
             kv_tokens_capacity=sum(rank.max_total_num_tokens for rank in ranks),
         )
+
+    async def gauges(self) -> dict[str, float]:
+        return parse_gauges((await self._send("GET", "/metrics", None)).decode(errors="replace"))
 
     async def version(self) -> int:
         text = (await self._ask("GET", "/model_info", None, _ModelInfo)).weight_version

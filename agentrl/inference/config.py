@@ -46,6 +46,55 @@ class Router(Enum):
     """SGLang's router, which keeps an episode on one engine by its routing key: for clusters that have one anyway."""
 
 
+class Speculation(Enum):
+    """How drafts of several tokens are made, of which the model keeps what it would have sampled. SGLang's names."""
+
+    none = "none"
+    """One token at a time."""
+    EAGLE = "EAGLE"
+    """A draft head on the model's own states."""
+    EAGLE3 = "EAGLE3"
+    """The same of the third kind."""
+    NEXTN = "NEXTN"
+    """The multi-token prediction layers that some models bring."""
+    STANDALONE = "STANDALONE"
+    """A small model of the same vocabulary."""
+    NGRAM = "NGRAM"
+    """What followed the same tokens before: no draft model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculationConfig:
+    """Speculative decoding. The draft is not trained: as the policy moves, fewer of its tokens are kept, and generation
+    slows down; what is sampled stays the policy's."""
+
+    algorithm: Speculation = Speculation.none
+    """How drafts are made."""
+
+    draft_model: str | None = None
+    """Folder of the draft's weights; for EAGLE, EAGLE3 and STANDALONE."""
+
+    num_steps: Count | None = None
+    """Draft steps before each check; None: SGLang's choice."""
+
+    topk: Count | None = None
+    """Tokens that each draft step branches into; None: SGLang's choice."""
+
+    num_draft_tokens: Count | None = None
+    """Draft tokens checked at once; None: SGLang's choice."""
+
+
+class MemoryTag(Enum):
+    """A part of an engine's GPU memory. SGLang's names."""
+
+    kv_cache = "kv_cache"
+    """Keys and values: most of it, by configuration."""
+    weights = "weights"
+    """The model. What is there after the return is loaded anew."""
+    cuda_graph = "cuda_graph"
+    """Captured graphs, and what they work in."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SGLangConfig:
     """Real SGLang servers; for inference.backend sglang only."""
@@ -59,6 +108,18 @@ class SGLangConfig:
 
     gpus_per_engine: Count = 1
     """Tensor-parallel size. Engine i gets the GPUs from i times this on."""
+
+    priority_scheduling: bool = True
+    """Whether requests of episodes that were carried over from older versions leave an engine's queue first."""
+
+    deterministic: bool = False
+    """Whether kernels give equal results in any batch: a seed then fixes what is sampled. Slower, and GPUs only."""
+
+    release: list[MemoryTag] = field(default_factory=lambda: list(MemoryTag))
+    """What a swing engine gives up while the trainer works. What it keeps, the trainer must fit beside."""
+
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    """Speculative decoding."""
 
     args: list[str] = field(default_factory=list)
     """Further arguments of `sglang.launch_server`, each with its value behind an equals sign:

@@ -43,6 +43,8 @@ class SamplingParams:
     """Sampling one of these ends the generation; it stays in the output ids."""
     seed: int | None = None
     """Makes one request reproducible whatever it is batched with; None: the engine's own stream."""
+    priority: int = 0
+    """Higher ones leave the queue of an engine with priority scheduling first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,10 @@ class Engine(Protocol):
     async def resume_memory(self) -> None: ...
 
     async def load(self) -> EngineLoad: ...
+
+    async def gauges(self) -> dict[str, float]:
+        """What it says of its work, by the names in `agentrl.inference.gauges`."""
+        ...
 
     async def version(self) -> int:
         """Policy version that the engine serves now."""

@@ -49,7 +49,7 @@ class SGLangRouter:
     """SGLang's router (sglang-router 0.3) at `url`, started with `--policy manual`.
 
     Adding and removing workers is asynchronous there (HTTP 202), so the list is asked until it is as wanted. Of a
-    request's body it passes on what it knows: `extra_key` and `priority` are, `return_routed_experts` is not.
+    request's body it passes on what it knows, `extra_key` and `priority` among it.
     """
 
     def __init__(self, url: str, *, request_timeout_s: float) -> None:

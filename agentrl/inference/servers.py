@@ -15,7 +15,7 @@ from typing import Protocol
 
 import aiohttp
 
-from agentrl.inference.config import Device, EngineBackend, InferenceConfig
+from agentrl.inference.config import Device, EngineBackend, InferenceConfig, Speculation
 
 _READY_TIMEOUT_S = 2.0
 
@@ -120,6 +120,7 @@ class SGLangServer:
             "--skip-server-warmup",
             "--enable-metrics",
         ]  # fmt: skip
+        argv += self._features()
         argv += self._cpu() if sglang.device is Device.cpu else self._cuda()
         env = {
             # /health must answer while generation is paused: by default it generates a token, and would wait 20 s.
@@ -132,6 +133,26 @@ class SGLangServer:
 
     async def ready(self, host: str) -> str | None:
         return await _if_healthy(f"http://{host}:{self._port}")
+
+    def _features(self) -> list[str]:
+        sglang = self._config.sglang
+        argv: list[str] = []
+        if sglang.priority_scheduling:
+            # What runs is not put back for what comes: its KV would be computed twice.
+            argv += ["--enable-priority-scheduling", "--disable-priority-preemption"]
+        if sglang.deterministic:
+            argv += ["--enable-deterministic-inference"]
+        draft = sglang.speculation
+        if draft.algorithm is Speculation.none:
+            return argv
+        asked = {
+            "--speculative-algorithm": draft.algorithm.value,
+            "--speculative-draft-model-path": draft.draft_model and str(Path(draft.draft_model).resolve()),
+            "--speculative-num-steps": draft.num_steps,
+            "--speculative-eagle-topk": draft.topk,
+            "--speculative-num-draft-tokens": draft.num_draft_tokens,
+        }
+        return argv + [text for name, value in asked.items() if value is not None for text in (name, str(value))]
 
     def _cpu(self) -> list[str]:
         return ["--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--disable-overlap-schedule"]

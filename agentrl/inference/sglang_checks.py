@@ -32,7 +32,9 @@ PATHS = (
 OWN = frozenset({
     "--model-path", "--model", "--weight-version", "--host", "--port", "--device", "--dtype", "--max-running-requests",
     "--max-total-tokens", "--context-length", "--random-seed", "--skip-tokenizer-init", "--tp-size",
-    "--tensor-parallel-size", "--base-gpu-id",
+    "--tensor-parallel-size", "--base-gpu-id", "--enable-priority-scheduling", "--enable-deterministic-inference",
+    "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-draft-model",
+    "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens",
 })  # fmt: skip
 """Arguments that follow from settings of their own."""
 

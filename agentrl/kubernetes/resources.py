@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 
@@ -58,3 +59,12 @@ SANDBOXES = Resource("sandboxes", "Sandbox", "agents.x-k8s.io", "v1beta1")
 SANDBOX_TEMPLATES = Resource("sandboxtemplates", "SandboxTemplate", "extensions.agents.x-k8s.io", "v1beta1")
 SANDBOX_WARM_POOLS = Resource("sandboxwarmpools", "SandboxWarmPool", "extensions.agents.x-k8s.io", "v1beta1")
 SANDBOX_CLAIMS = Resource("sandboxclaims", "SandboxClaim", "extensions.agents.x-k8s.io", "v1beta1")
+RESOURCE_CLAIMS = Resource("resourceclaims", "ResourceClaim", "resource.k8s.io")
+
+_ALL = [found for found in list(globals().values()) if isinstance(found, Resource)]
+_BY_KIND = {(resource.api_version, resource.kind): resource for resource in _ALL}
+
+
+def resource_of(obj: dict[str, Any]) -> Resource:
+    """The kind of an object that agentrl makes itself."""
+    return _BY_KIND[obj["apiVersion"], obj["kind"]]

@@ -141,6 +141,16 @@ class StepApplied(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnginesTold(Event):
+    """What the engines said of their work when a batch was complete."""
+
+    kind: ClassVar[str] = "engines"
+    step: int
+    engines: dict[str, dict[str, float]]
+    """By engine, then by the names in `agentrl.inference.gauges`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Published(Event):
     kind: ClassVar[str] = "published"
     version: int

@@ -11,6 +11,7 @@ from agentrl.clock import wall
 from agentrl.observe.events import (
     BalanceDecided,
     BalanceRealised,
+    EnginesTold,
     Evaluated,
     Event,
     GpuTimeSpent,
@@ -26,7 +27,9 @@ def event_json(event: Event) -> str:
     return json.dumps({"event": event.kind, "time": round(wall(), 3), **asdict(event)})
 
 
-_CURVES = StepApplied | Published | Evaluated | GpuTimeSpent | SandboxesUsed | BalanceDecided | BalanceRealised
+_CURVES = (
+    StepApplied | Published | Evaluated | GpuTimeSpent | SandboxesUsed | EnginesTold | BalanceDecided | BalanceRealised
+)
 
 
 class MetricsFile:

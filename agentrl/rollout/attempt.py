@@ -8,7 +8,7 @@ from typing import Protocol
 from agentrl.rollout.checkpoints import Checkpoint
 from agentrl.rollout.conversation import Conversation
 from agentrl.rollout.edges import TurnRecord
-from agentrl.rollout.evidence import End
+from agentrl.rollout.evidence import End, Harness
 from agentrl.rollout.hold import Hold
 from agentrl.rollout.watched import WatchedSandbox
 from agentrl.tasks.task import Step, Task
@@ -50,6 +50,7 @@ class Attempt:
     checkpoint: Checkpoint | None = None
     """The last one, whose snapshot is this attempt's to release."""
     resumed_turns: int = 0
+    harness: Harness | None = None
 
     def resume(self) -> None:
         """Take over what the checkpoint holds, if there is one; turns get this attempt's name."""
@@ -85,6 +86,6 @@ class Agent(Protocol):
     async def act(self, attempt: Attempt, step: Step | None, watched: WatchedSandbox, deadline: float) -> End:
         """Turns until the agent or a budget ends the episode, or the step. `deadline` is in active time.
 
-        Raises SandboxError, EngineError, EngineRequestError.
+        Raises SandboxError, EngineError, EngineRequestError, HarnessFailed.
         """
         ...

@@ -16,7 +16,29 @@ class ToolFormat(Enum):
     fenced = "fenced"
     """The first ```bash block is the command; a message without one ends the episode."""
     hermes = "hermes"
-    """<tool_call>{"name": "bash", "arguments": {"command": ...}}</tool_call>; a message without one ends it."""
+    """<tool_call>{"name": "bash", "arguments": {"command": ...}}</tool_call>: Hermes, Qwen2.5, Qwen3. The first call of
+    a message is run, and a message without one ends the episode, in this format and all below."""
+    qwen_coder = "qwen_coder"
+    """<tool_call><function=bash><parameter=command>...</parameter></function></tool_call>: Qwen3-Coder."""
+    glm = "glm"
+    """<tool_call>bash<arg_key>command</arg_key><arg_value>...</arg_value></tool_call>: GLM-4.5, GLM-4.6."""
+    llama = "llama"
+    """The whole message is {"name": "bash", "parameters": {"command": ...}}: Llama 3.1 to 3.3."""
+    mistral = "mistral"
+    """[TOOL_CALLS] and a list of calls, or [TOOL_CALLS]bash[ARGS]{"command": ...}: Mistral."""
+    deepseek = "deepseek"
+    """DeepSeek-V3, R1 and V3.1, between tokens of their own."""
+
+
+class Reasoning(Enum):
+    """How a message marks what the model thinks before it speaks. Nothing in it is run."""
+
+    none = "none"
+    """It does not: all of a message is read."""
+    think = "think"
+    """<think>...</think>."""
+    brackets = "brackets"
+    """[THINK]...[/THINK]: Magistral."""
 
 
 class Shell(Enum):
@@ -41,9 +63,26 @@ class OnBreak(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HarnessConfig:
+    """A program of somebody else's as the agent, instead of the built-in loop (docs/agents.md)."""
+
+    command: list[str] = field(default_factory=list)
+    """Program and arguments, started once for each episode on the controller's machine, with its rights. Empty: the
+    built-in loop."""
+
+    model: Text = "policy"
+    """Name of the model that its requests must ask for; AGENTRL_MODEL in its environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AgentConfig:
     format: ToolFormat = ToolFormat.fenced
     """How commands are read from messages."""
+
+    reasoning: Reasoning = Reasoning.none
+    """How messages mark reasoning. It is trained on like everything that was sampled."""
+
+    harness: HarnessConfig = field(default_factory=HarnessConfig)
 
     shell: Shell = Shell.fresh
     """Whether folder and variables survive from command to command."""

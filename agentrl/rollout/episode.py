@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from agentrl.clock import monotonic
-from agentrl.errors import EngineError, EngineRequestError, ImageError, SandboxError
+from agentrl.errors import EngineError, EngineRequestError, HarnessFailed, ImageError, SandboxError
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.attempt import Agent, Attempt, EpisodeSpec
 from agentrl.rollout.branch import Branch, own_snapshot
@@ -182,6 +182,9 @@ class EpisodeRunner:
                     break
         except SandboxError as error:
             return _lost(replace(evidence, verification=None, running=watched.running), error)
+        except HarnessFailed as error:
+            log.warning("%s", error)
+            return evidence
         except EngineRequestError as error:
             return replace(evidence, engine_refusal=str(error))
         except EngineError as error:
@@ -199,7 +202,7 @@ class EpisodeRunner:
 
     def _result(self, attempt: Attempt, evidence: Evidence) -> EpisodeResult:
         sequences = attempt.conversation.figures(self._agent.on_break)
-        evidence = replace(evidence, times=self._times(attempt, evidence), sequences=sequences)
+        evidence = replace(evidence, times=self._times(attempt, evidence), sequences=sequences, harness=attempt.harness)
         verdict, cause = decide(evidence)
         trajectory = None
         if verdict.usable:

@@ -80,6 +80,24 @@ class Sequences:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Harness:
+    """What was seen of a harness (agent.harness)."""
+
+    exit_code: int | None = None
+    """Negative for a signal; None if it was ended because of a budget or of what befell the episode."""
+    num_answered: int = 0
+    """Questions that the policy answered."""
+    num_refused: int = 0
+    """Requests that could not be answered as they stood."""
+    num_unread: int = 0
+    """Answers that nobody was there for any more."""
+    refusal: str | None = None
+    """The last one."""
+    log_tail: str = ""
+    """The end of what it printed, if it failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepScore:
     """Grading after one step of a task of several."""
 
@@ -118,6 +136,8 @@ class Evidence:
     """The same verifier once more on what the agent left, run when the control gave a reward."""
     clock_jump_s: float = 0.0
     """By how much the wall clock moved against the monotonic one while the verifier ran."""
+    harness: Harness | None = None
+    """What was seen of the harness; None with the built-in agent."""
     resumed_turns: int = 0
     """Turns taken over from a snapshot instead of being played."""
     commands: Commands = field(default_factory=Commands)

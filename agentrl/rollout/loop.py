@@ -72,11 +72,11 @@ class BuiltinAgent:
         said = await self._speaker.speak(attempt, conversation.ids, call=attempt.num_turns)
         generated = attempt.active_now()
         ids = said.generation.ids
-        message = self._chat.decode(ids, special=reads_special(self._agent.format))
+        message = self._chat.decode(ids, special=reads_special(self._agent.format, self._agent.reasoning))
         conversation.say(
             said.generation, Message("assistant", self._chat.decode(ids, special=True)), closed=said.closed
         )
-        action = parse(self._agent.format, message, complete=said.complete)
+        action = parse(self._agent.format, message, complete=said.complete, reasoning=self._agent.reasoning)
         timeout_s: float | None = None
         result: ExecResult | None = None
         observation: str | None = None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
-from agentrl.rollout.config import ToolFormat
+from agentrl.rollout.config import Reasoning, ToolFormat
+from agentrl.rollout.tool_formats import Spoken, has_calls, read
 
 _FENCE = re.compile(r"```(?:bash|sh|shell|console)?[ \t]*\n(.*?)\n?```", re.DOTALL)
-_HERMES = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+TOOL = "bash"
+"""The one tool of the built-in agent; its one argument is `command`."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +35,29 @@ class Malformed:
 Action = Command | Finished | Malformed
 
 
-def reads_special(tool_format: ToolFormat) -> bool:
-    """Whether the format is written with special tokens, which must then be left in the text."""
-    return tool_format not in (ToolFormat.line, ToolFormat.fenced, ToolFormat.hermes)
+def reads_special(tool_format: ToolFormat, reasoning: Reasoning) -> bool:
+    """Whether messages are written with special tokens, which must then be left in the text."""
+    return (has_calls(tool_format) and tool_format is not ToolFormat.hermes) or reasoning is not Reasoning.none
 
 
-def parse(tool_format: ToolFormat, message: str, *, complete: bool) -> Action:
+def parse(tool_format: ToolFormat, message: str, *, complete: bool, reasoning: Reasoning = Reasoning.none) -> Action:
     """What a message asks for. `complete` is False when sampling stopped at the token limit of the turn."""
+    spoken = read(tool_format, message, reasoning=reasoning)
+    if spoken.problem is not None:
+        return Malformed(f"{spoken.problem}; nothing was run") if complete else _CUT
     match tool_format:
         case ToolFormat.line:
-            return _parse_line(message, complete)
+            return _line(spoken.content, complete)
         case ToolFormat.fenced:
-            return _parse_fenced(message, complete)
-        case ToolFormat.hermes:
-            return _parse_hermes(message, complete)
+            return _fenced(spoken.content, complete)
+        case _:
+            return _called(spoken, complete)
 
 
 _CUT = Malformed("message cut at the token limit; nothing was run")
 
 
-def _parse_line(message: str, complete: bool) -> Action:
+def _line(message: str, complete: bool) -> Action:
     if not complete:
         return _CUT
     text = message.strip()
@@ -62,21 +66,19 @@ def _parse_line(message: str, complete: bool) -> Action:
     return Command(text) if text else Malformed("empty message")
 
 
-def _parse_fenced(message: str, complete: bool) -> Action:
+def _fenced(message: str, complete: bool) -> Action:
     if block := _FENCE.search(message):
         return Command(block.group(1)) if block.group(1).strip() else Malformed("empty command")
     return Finished() if complete else _CUT
 
 
-def _parse_hermes(message: str, complete: bool) -> Action:
-    call = _HERMES.search(message)
-    if call is None:
+def _called(spoken: Spoken, complete: bool) -> Action:
+    if not spoken.calls:
         return Finished() if complete else _CUT
-    try:
-        body = json.loads(call.group(1))
-        command = body["arguments"]["command"]
-    except (ValueError, KeyError, TypeError):
-        return Malformed('the tool call must be {"name": "bash", "arguments": {"command": "..."}}')
-    if body.get("name") != "bash":
-        return Malformed("the only tool is bash")
-    return Command(command) if isinstance(command, str) and command.strip() else Malformed("empty command")
+    call = spoken.calls[0]
+    if call.name != TOOL:
+        return Malformed(f"the only tool is {TOOL}")
+    command = call.arguments.get("command")
+    if not isinstance(command, str):
+        return Malformed(f"{TOOL} needs the argument command, a text")
+    return Command(command) if command.strip() else Malformed("empty command")

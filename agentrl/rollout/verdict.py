@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from agentrl.rollout.evidence import Evidence
+from agentrl.rollout.evidence import Evidence, Harness
 from agentrl.sandbox.death import Death
 from agentrl.tasks.task import Verification
 
 CLOCK_JUMP_S = 5.0
 """A wall clock that moved further than this against the monotonic one was set, or the machine slept: more than any
 slewing does in a verifier's time (NTP slews at most 0.5 ms a second)."""
+
+_SHELL_SIGNAL, _MAX_SIGNAL = 128, 64
+"""A shell's exit code for a command that signal N ended is 128 + N."""
 
 
 class Verdict(StrEnum):
@@ -71,6 +74,12 @@ class Cause(StrEnum):
     """No engine could finish a turn within its deadline, retries included."""
     ENGINE_REFUSED = "engine_refused"
     """The engine refused the request as malformed: a mistake in the set-up, not the policy's."""
+    HARNESS_NOT_STARTED = "harness_not_started"
+    """The harness ended, or its time was up, before the policy had answered anything: nothing of it is the policy's."""
+    HARNESS_KILLED = "harness_killed"
+    """A signal ended the harness after the policy had answered."""
+    HARNESS_CRASHED = "harness_crashed"
+    """The harness exited with another code than 0 after the policy had answered: its mistake, or what it was told."""
     VERIFIER_TIMEOUT = "verifier_timeout"
     """The verifier did not end in time in a healthy sandbox."""
     VERIFIER_NOT_STARTED = "verifier_not_started"
@@ -107,6 +116,8 @@ def decide(evidence: Evidence) -> tuple[Verdict, Cause]:
         cause = Cause.SANDBOX_IMAGE if evidence.death is Death.IMAGE else Cause.SANDBOX_START
         return Verdict.INFRA_FAILURE, cause
     if evidence.end is None:
+        if evidence.harness is not None and (evidence.sandbox_error is None or not evidence.harness.num_answered):
+            return _without_harness(evidence.harness, evidence.death)
         return _lost_while_acting(evidence.death)
     if evidence.verification is None:
         if evidence.death is not None and evidence.death.by_agent:
@@ -123,6 +134,18 @@ def reward(evidence: Evidence) -> float:
     """The reward of an episode whose verdict is usable: the verifier's, or 0 where the agent made it impossible."""
     verification = evidence.verification
     return 0.0 if verification is None or verification.reward is None else verification.reward
+
+
+def _without_harness(harness: Harness, death: Death | None) -> tuple[Verdict, Cause]:
+    """Nothing was graded: what a harness leaves in the middle of its work says nothing of the policy."""
+    if death is not None:
+        return Verdict.INFRA_FAILURE, _LOST_WHILE_ACTING.get(death, Cause.SANDBOX_LOST)
+    if not harness.num_answered:
+        return Verdict.INFRA_FAILURE, Cause.HARNESS_NOT_STARTED
+    code = harness.exit_code
+    if code is not None and (code < 0 or 0 < code - _SHELL_SIGNAL <= _MAX_SIGNAL):
+        return Verdict.INFRA_FAILURE, Cause.HARNESS_KILLED
+    return Verdict.UNCERTAIN, Cause.HARNESS_CRASHED
 
 
 def _lost_while_acting(death: Death | None) -> tuple[Verdict, Cause]:

@@ -161,6 +161,14 @@ class SimulatedEngine:
                 kv_tokens_capacity=self._law.kv_tokens,
             )
 
+    async def gauges(self) -> dict[str, float]:
+        load = await self.load()
+        return {
+            "num_running_reqs": load.num_running,
+            "num_queue_reqs": load.num_queued,
+            "token_usage": load.kv_tokens_used / load.kv_tokens_capacity,
+        }
+
     async def version(self) -> int:
         async with self._request():
             return self._version

@@ -84,6 +84,9 @@ class InstantEngine:
         self._check()
         return EngineLoad(num_running=0, num_queued=0, kv_tokens_used=0, kv_tokens_capacity=self._capacity_tokens)
 
+    async def gauges(self) -> dict[str, float]:
+        return {}
+
     async def version(self) -> int:
         self._check()
         return self._version

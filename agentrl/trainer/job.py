@@ -40,6 +40,8 @@ class TrainerJob:
 
     controller_url: str
     """Base URL of the controller's HTTP API, without a trailing slash."""
+    token: str
+    """What the controller's API asks for."""
     epoch: int
     """Epoch of the controller that started this trainer."""
     run_dir: str
@@ -57,6 +59,8 @@ class TrainerJob:
     """How long to retry a controller that does not answer (it may be restarting)."""
 
     def save(self, path: Path) -> None:
+        """Readable by the same user only: it holds the token."""
+        path.touch(mode=0o600)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
 
     @staticmethod

@@ -24,8 +24,9 @@ _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 2.0
 class ControllerLink:
     """One controller. Methods raise TrainerExit with SUPERSEDED or UNREACHABLE."""
 
-    def __init__(self, url: str, *, retry_s: float) -> None:
+    def __init__(self, url: str, *, token: str, retry_s: float) -> None:
         self._address = urlsplit(url)
+        self._headers = {"Content-Type": "application/msgpack", "Authorization": f"Bearer {token}"}
         self._retry_s = retry_s
 
     def next(self, request: NextRequest) -> bytes:
@@ -67,8 +68,7 @@ class ControllerLink:
         connect = http.client.HTTPSConnection if self._address.scheme == "https" else http.client.HTTPConnection
         connection = connect(self._address.netloc, timeout=_REQUEST_TIMEOUT_S)
         try:
-            headers = {"Content-Type": "application/msgpack"}
-            connection.request("POST", self._address.path + path, body=body, headers=headers)
+            connection.request("POST", self._address.path + path, body=body, headers=self._headers)
             response = connection.getresponse()
             return response.status, response.read()
         finally:

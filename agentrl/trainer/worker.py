@@ -47,7 +47,7 @@ class Worker:
         self._job = job
         self._world = world
         self._run_dir = Path(job.run_dir)
-        self._link = ControllerLink(job.controller_url, retry_s=job.controller_retry_s)
+        self._link = ControllerLink(job.controller_url, token=job.token, retry_s=job.controller_retry_s)
         mesh, start = world.mesh(), Path(job.model_path)
         self._policy = Policy.load(start, mesh, job.temperature, job.trainer)
         self._optimizer = make_optimizer(self._policy, job.trainer)

@@ -12,7 +12,8 @@ objects that nobody here reads.
 
 from .cluster import FakeCluster, running
 from .law import PodLaw
+from .law_runtime import ExecAnswer
 from .machine import NodeSpec
 from .process_runtime import ImageRule, plain_image, project_image
 
-__all__ = ["FakeCluster", "ImageRule", "NodeSpec", "PodLaw", "plain_image", "project_image", "running"]
+__all__ = ["ExecAnswer", "FakeCluster", "ImageRule", "NodeSpec", "PodLaw", "plain_image", "project_image", "running"]

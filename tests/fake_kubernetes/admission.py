@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from . import errors
+from . import errors, pod_security
 from .defaults import TOLERATIONS
 from .errors import ApiError, Object
 from .resources import (
     CLAIMS,
     JOBS,
+    NAMESPACES,
     PODS,
     PRIORITY_CLASSES,
     QUOTAS,
@@ -44,6 +45,8 @@ class Admission:
     """Checks and changes objects that are created or changed."""
 
     store: Store
+    mutations: tuple[Callable[[Resource, Object], None], ...] = ()
+    """Webhooks that change new objects."""
     denials: list[Denial] = field(default_factory=list)
     addresses: Iterator[str] = field(
         default_factory=lambda: iter(f"127.96.{high}.{low}" for high in range(256) for low in range(1, 255))
@@ -60,6 +63,9 @@ class Admission:
             self._complete_pod(thing)
         elif operation == "CREATE" and resource == SERVICES:
             self._give_address(thing["spec"])
+        if operation == "CREATE":
+            for change in self.mutations:
+                change(resource, thing)
         self._ask_webhooks(resource, thing)
         if operation == "CREATE":
             self._check_quota(resource, thing)
@@ -93,8 +99,16 @@ class Admission:
         tolerations = spec.setdefault("tolerations", [])
         have = {one.get("key") for one in tolerations}
         tolerations += [dict(one) for one in TOLERATIONS if one["key"] not in have]
+        self._check_security(spec, meta)
         if spec.get("automountServiceAccountToken", found.get("automountServiceAccountToken", True)):
             _mount_token(spec)
+
+    def _check_security(self, spec: Object, meta: Object) -> None:
+        space = self.store.get(NAMESPACES, "", meta["namespace"])
+        if (space["metadata"].get("labels") or {}).get(pod_security.ENFORCE) != "restricted":
+            return
+        if wrong := pod_security.violations(spec):
+            raise errors.forbidden(PODS, meta["name"], f'violates PodSecurity "restricted:latest": {wrong}')
 
     def _give_address(self, spec: Object) -> None:
         if spec.get("type") == "ExternalName":

@@ -20,10 +20,10 @@ from .admission import Denial
 from .errors import ApiError, Object
 from .http import Request, Trouble
 from .law import PodLaw
+from .law_runtime import ExecLaw
 from .machine import Machine, NodeSpec
 from .process_runtime import ImageRule
-from .resources import NODES, PODS, SERVICE_ACCOUNTS, Resource
-from .store import Store
+from .resources import PODS, SERVICE_ACCOUNTS, Resource
 
 T = TypeVar("T")
 
@@ -218,6 +218,7 @@ def running(
     nodes: Iterable[NodeSpec] = (NodeSpec("node-0"), NodeSpec("node-1"), NodeSpec("node-2")),
     images: Iterable[ImageRule] | None = None,
     law: PodLaw | None = None,
+    exec_law: ExecLaw | None = None,
     history: int = 10_000,
     bookmark_s: float = 60.0,
 ) -> Iterator[FakeCluster]:
@@ -228,6 +229,7 @@ def running(
         serve: what the cluster serves beside Kubernetes itself, of `resources.CUSTOM`.
         images: image patterns -> what their containers see. None: containers are no processes, only a law.
         law: how long pods take, and what goes wrong with them.
+        exec_law: what commands answer in containers without processes. None: nothing, with success.
         history: changes a kind that watches can go back.
         bookmark_s: seconds between bookmarks of a watch.
     """
@@ -242,7 +244,14 @@ def running(
 
     async def make() -> Machine:
         return machine.Machine(
-            folder, serve=serve, nodes=nodes, images=images, law=law or PodLaw(), history=history, bookmark_s=bookmark_s
+            folder,
+            serve=serve,
+            nodes=nodes,
+            images=images,
+            law=law or PodLaw(),
+            exec_law=exec_law,
+            history=history,
+            bookmark_s=bookmark_s,
         )
 
     try:
@@ -262,6 +271,3 @@ def running(
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     loop.run_forever()
-
-
-__all__ = ["NODES", "FakeCluster", "ImageRule", "NodeSpec", "PodLaw", "Store", "running"]

@@ -10,7 +10,7 @@ from aiohttp import WSMsgType, web
 
 from . import errors
 from .access import User
-from .errors import ApiError, Object
+from .errors import Object
 from .http import TRUE
 from .kubelet import Kubelet
 from .resources import PODS, Target
@@ -215,6 +215,3 @@ def exit_status(command: list[str], code: int) -> Object:
         "reason": "NonZeroExitCode",
         "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
     }
-
-
-__all__ = ["ApiError", "ExecHandler", "choose_container", "exit_status"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from .controllers.base import Controller
 from .controllers.garbage import GarbageCollector
 from .controllers.job_sets import JobSetController, TrainJobController, torch_runtime
 from .controllers.jobs import JobController
+from .controllers.kueue import Kueue, hold
 from .controllers.leader_workers import LeaderWorkerController
 from .controllers.namespaces import Namespaces
 from .controllers.quotas import QuotaController
@@ -28,7 +29,7 @@ from .exec import ExecHandler
 from .http import Front
 from .kubelet import Kubelet
 from .law import PodLaw
-from .law_runtime import LawRuntime
+from .law_runtime import ExecLaw, LawRuntime
 from .logs import LogHandler
 from .pod_status import set_condition
 from .process_runtime import ImageRule, ProcessRuntime
@@ -81,6 +82,7 @@ class Machine:
         nodes: Iterable[NodeSpec],
         images: Iterable[ImageRule] | None,
         law: PodLaw,
+        exec_law: ExecLaw | None,
         history: int,
         bookmark_s: float,
     ) -> None:
@@ -88,17 +90,19 @@ class Machine:
         self.store = Store(history)
         self.catalog = Catalog(serve)
         self.access = Access(self.store)
-        self.admission = Admission(self.store)
+        self.admission = Admission(self.store, (hold,) if "kueue" in self.catalog.serves else ())
         self.api = Api(self.store, self.catalog, self.access, self.admission)
         self.recorder = Recorder(self.store)
         self.front = Front(self.api, bookmark_s=bookmark_s)
         self.certificates = Certificates(folder)
         self.server = Server(self.front, self.certificates)
-        self.services = Services(self.store, folder / "run" / "hosts", forwards=images is not None)
+        self.services = Services(self.store, self.recorder, folder / "run" / "hosts", forwards=images is not None)
         rules = None if images is None else tuple(images)
 
-        def make_runtime(law: object) -> Runtime:
-            return ProcessRuntime(rules) if rules is not None else LawRuntime(law)  # type: ignore[arg-type]
+        def make_runtime(law: Callable[[], PodLaw]) -> Runtime:
+            if rules is not None:
+                return ProcessRuntime(rules)
+            return LawRuntime(law) if exec_law is None else LawRuntime(law, answer=exec_law)
 
         self.kubelet = Kubelet(
             folder / "run", self.access, self.recorder, law,
@@ -128,6 +132,8 @@ class Machine:
             self.store.listen(part.see)
         for controller in self.controllers:
             self.store.listen(controller.see)
+        if "kueue" in self.catalog.serves:
+            self.store.listen(Kueue(self.store).see)
         self.store.listen(self._note)
 
     async def start(self) -> None:
@@ -144,7 +150,12 @@ class Machine:
         await self.server.start()
 
     async def stop(self) -> None:
-        await self.server.stop()
+        try:
+            await self.server.stop()
+        finally:
+            await self._stop_pods()
+
+    async def _stop_pods(self) -> None:
         self.scheduler.close()
         self.garbage.close()
         for controller in self.controllers:

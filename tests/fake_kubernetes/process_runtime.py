@@ -38,6 +38,7 @@ ETC = (
     "mime.types", "networks", "nsswitch.conf", "os-release", "passwd", "profile", "profile.d", "protocols", "python3",
     "python3.11", "resolv.conf", "services", "shells", "skel", "ssl", "terminfo", "timezone",
 )  # fmt: skip
+CHECKOUT = "/opt/agentrl"
 EMPTY = (
     "home",
     "media",
@@ -60,7 +61,8 @@ class ImageRule:
     """What containers of images of a pattern are: host folders that they see read-only, and their defaults."""
 
     pattern: str
-    mounts: tuple[Path, ...] = ()
+    mounts: Mapping[Path, str] = field(default_factory=dict)
+    """Host folders, and where containers have them."""
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/"
     entrypoint: tuple[str, ...] = ()
@@ -73,9 +75,12 @@ def plain_image(pattern: str) -> ImageRule:
 
 def project_image(pattern: str, checkout: Path) -> ImageRule:
     """Python and the packages of the environment that runs the tests, and a checkout of the project."""
-    mounts = dict.fromkeys(Path(one).resolve() for one in (sys.prefix, sys.base_prefix, checkout))
-    env = {"PATH": f"{sys.prefix}/bin:{PATH}", "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "HOME": "/root"}
-    return ImageRule(pattern, tuple(one for one in mounts if not one.is_relative_to("/usr")), env)
+    python = {Path(one).resolve() for one in (sys.prefix, sys.base_prefix)}
+    mounts = {one: str(one) for one in python if not one.is_relative_to("/usr")}
+    # Not where it is here: that may be in /tmp, which a pod may have as a volume of its own.
+    mounts[checkout.resolve()] = CHECKOUT
+    env = {"PATH": f"{sys.prefix}/bin:{PATH}", "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1", "HOME": "/root"}
+    return ImageRule(pattern, mounts, env)
 
 
 @dataclass(frozen=True)
@@ -316,8 +321,8 @@ def _arguments(plan: ContainerPlan, disk: Disk, image: ImageRule, user: int | No
         "/run/fake-kubernetes/hosts",
         "/etc/hosts",
     ]
-    for folder in image.mounts:
-        made += ["--ro-bind", str(folder), str(folder)]
+    for folder, target in image.mounts.items():
+        made += ["--ro-bind", str(folder), target]
     for mount in sorted(disk.mounts, key=lambda one: one.target):
         made += ["--ro-bind" if mount.read_only else "--bind", str(mount.source), mount.target]
     made += ["--bind", str(disk.termination_log), str(plan.spec.get("terminationMessagePath", "/dev/termination-log"))]

@@ -57,8 +57,9 @@ class Server:
             await site.stop()
         assert runner.server is not None
         for connection in list(runner.server.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
+            transport = connection.transport
+            if transport is not None and not transport.is_closing():
+                transport.abort()
         await runner.cleanup()
 
     async def restart(self, down_s: float) -> None:

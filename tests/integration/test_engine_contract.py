@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from agentrl.errors import EngineError, EngineRequestError
 from agentrl.inference.client import SGLangClient
 from agentrl.inference.engine import FinishReason, Generation, PauseMode, SamplingParams
+from agentrl.inference.gauges import GAUGES
 from tests.contracts.engine import PUBLICATION_CHECKS, PublicationCheck
 from tests.fixtures.engine import (
     reference_logprobs,
@@ -352,5 +353,6 @@ async def test_load_health_and_metrics_are_told(server: Server, client: SGLangCl
             metrics = await reply.text()
         async with session.get(server.url + "/server_info") as reply:
             assert (await reply.json())["internal_states"]
+    assert set(await client.gauges()) == set(GAUGES)
     for name in ("num_running_reqs", "num_queue_reqs", "token_usage", "gen_throughput", "generation_tokens_total"):
         assert f"\nsglang:{name}" in metrics

@@ -7,6 +7,8 @@ import contextlib
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ from kubernetes.stream import stream
 from kubernetes.stream.ws_client import V5_CHANNEL_PROTOCOL
 from websocket import WebSocketConnectionClosedException
 
-from tests.fake_kubernetes import FakeCluster, NodeSpec, PodLaw, plain_image, running
+from tests.fake_kubernetes import ExecAnswer, FakeCluster, NodeSpec, PodLaw, plain_image, running
+from tests.fake_kubernetes.fixtures import cluster as a_cluster
 from tests.fake_kubernetes.resources import (
     CLAIMS,
     CONFIG_MAPS,
@@ -635,7 +638,7 @@ def test_the_pods_of_a_stateful_set_find_each_other_by_name(
     core.create_namespaced_service(
         namespace, {"metadata": {"name": "set"}, "spec": {"clusterIP": "None", "selector": selector}}
     )
-    service = {"selector": selector, "ports": [{"port": 80, "targetPort": "http"}]}
+    service = {"selector": selector, "ports": [{"port": 8080, "targetPort": "http"}]}
     core.create_namespaced_service(namespace, {"metadata": {"name": "web"}, "spec": service})
     container = {
         "env": [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
@@ -657,7 +660,7 @@ def test_the_pods_of_a_stateful_set_find_each_other_by_name(
     cluster.wait(STATEFUL_SETS, "set", lambda one: one["status"].get("readyReplicas") == 2, namespace=namespace)
     code, out, err = execute(
         core, namespace, "set-0", "python3", "-c",
-        "import socket; c = socket.create_connection(('web', 80)); print(c.recv(99)); "
+        "import socket; c = socket.create_connection(('web', 8080)); print(c.recv(99)); "
         "print(socket.gethostbyname('set-1.set') != socket.gethostbyname('set-0.set'))",
     )  # fmt: skip
 
@@ -758,3 +761,86 @@ def commands_with(text: str) -> list[bytes]:
         with contextlib.suppress(OSError):
             found.append(path.read_bytes())
     return [command for command in found if text.encode() in command]
+
+
+def test_a_restricted_namespace_refuses_what_is_not(core: client.CoreV1Api, namespace: str) -> None:
+    core.patch_namespace(namespace, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    context = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+    hard = pod("hard", container={"securityContext": {**context, "seccompProfile": {"type": "RuntimeDefault"}}})
+
+    code, status = ask(core, "POST", path, pod("soft"), dryRun="All")
+
+    assert code == 403
+    assert (
+        'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "main"'
+        in status["message"]
+    )
+    assert ask(core, "POST", path, hard, dryRun="All")[0] == 201
+
+
+def test_a_queue_holds_a_job_until_it_is_there(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster", serve=["kueue"], law=PodLaw(exit_after_s=0)) as cluster:
+        core = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig())))
+        template = pod("ignored", restartPolicy="Never")
+        template["metadata"].pop("name")
+        job = {
+            "metadata": {"name": "job", "labels": {"kueue.x-k8s.io/queue-name": "one"}},
+            "spec": {"template": template},
+        }
+        client.BatchV1Api(core.api_client).create_namespaced_job("default", job)
+        cluster.wait(JOBS, "job", has_condition("Suspended"))
+        held = cluster.objects(PODS)
+
+        custom(core, "default", "kueue.x-k8s.io/v1beta1", "localqueues", "LocalQueue", clusterQueue="all")
+        cluster.wait(JOBS, "job", has_condition("Complete"))
+
+    assert held == []
+
+
+def test_an_open_watch_ends_when_the_server_goes(cluster: FakeCluster, core: client.CoreV1Api, namespace: str) -> None:
+    events = watch.Watch().stream(core.list_namespaced_config_map, namespace, _request_timeout=20)
+    assert next(events)["object"].metadata.name == "kube-root-ca.crt"
+
+    cluster.restart_api()
+
+    with pytest.raises((urllib3.exceptions.ProtocolError, urllib3.exceptions.SSLError, OSError)):
+        next(events)
+
+
+def test_without_processes_commands_answer_by_the_law(tmp_path: Path) -> None:
+    def answer(name: str, command: list[str], stdin: bytes) -> ExecAnswer:
+        return ExecAnswer(stdout=f"{name} {command[0]}".encode() + stdin, exit_code=4)
+
+    with running(tmp_path / "cluster", exec_law=answer) as cluster:
+        core = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig())))
+        core.create_namespaced_pod("default", pod("one"))
+        cluster.wait(PODS, "one", is_running)
+
+        assert execute(core, "default", "one", "hello", stdin=b" there") == (4, "one hello there", "")
+
+
+def test_the_cluster_of_a_test_kills_and_evicts(tmp_path: Path) -> None:
+    with a_cluster(tmp_path / "cluster", law=PodLaw()) as made:
+        for name in ("killed", "evicted"):
+            made.core.create_namespaced_pod(made.namespace, pod(name))
+            made.fake.wait(PODS, name, is_running, namespace=made.namespace)
+
+        made.kill_pod("killed")
+        made.evict_pod("evicted")
+
+        assert made.pods() == []
+
+
+def test_a_cluster_of_its_own_process_tells_what_it_was_asked(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.fake_kubernetes", str(tmp_path / "cluster"), "--nodes", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        kubeconfig = json.loads(process.stdout.readline())["kubeconfig"]
+        core = client.CoreV1Api(config.new_client_from_config(kubeconfig))
+        nodes = core.list_node().items
+        process.stdin.close()
+        told = json.loads(process.stdout.readline())
+
+    assert [node.metadata.name for node in nodes] == ["node-0"]
+    assert told == {"requests": {"list nodes": 1}, "busiest_second": 1}

@@ -6,8 +6,9 @@ import asyncio
 import resource
 from pathlib import Path
 
-from agentrl.controller.fleet.fleet import EngineState, Fleet
+from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.state import EngineState
 from agentrl.inference.client import SGLangClient
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.clock import monotonic
-from agentrl.controller.fleet.fleet import EngineState, Fleet
+from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.places import Places
+from agentrl.controller.fleet.state import EngineState
 from agentrl.errors import EngineError
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.ledger.accounts import read_balance, read_gpu_time
@@ -292,3 +293,28 @@ def test_a_lent_engine_that_failed_is_told_again_to_give_up_its_memory() -> None
         assert (await sample(fleet, "e")).versions[-1] == 0
 
     simulate(main(), seed=0)
+
+
+def test_an_episode_that_was_carried_over_is_asked_for_first() -> None:
+    async def main() -> list[int]:
+        seen: list[int] = []
+
+        class Noting(SimulatedEngine):
+            async def generate(self, rid: str, input_ids: list[int], params: SamplingParams) -> Generation:
+                seen.append(params.priority)
+                return await super().generate(rid, input_ids, params)
+
+        fleet = new_fleet()
+        await fleet.admit(Noting("dedicated", LAW, lambda rid, ids: [7] * 100))
+        await sample(fleet, "old", tokens=1)
+        for version in (1, 2):
+            await fleet.suspend()
+            await fleet.publish(Weights(f"/v{version}", version))
+            await fleet.resume()
+        await sample(fleet, "old", tokens=1)
+        await sample(fleet, "new", tokens=1)
+        fleet.forget("old")
+        await sample(fleet, "old", tokens=1)
+        return seen
+
+    assert simulate(main(), seed=0) == [0, 2, 0, 0]

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import pytest
 
 from agentrl.controller.config import InFlight
-from agentrl.controller.fleet.fleet import EngineState, Fleet
+from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.state import EngineState
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.ledger.reader import LedgerReader
 from agentrl.observe.events import Event, Published, StepApplied, Warned
@@ -218,6 +219,22 @@ def test_an_engine_with_wrong_weights_is_named_and_nothing_it_says_is_trained_on
     seen = struck(steps_of(in_flight), tmp_path, [fault])
     (warning,) = seen.warnings
     assert warning.startswith("engine-1 is quarantined: log-probs differ by ")
+    assert warning.endswith("stale or perturbed, nothing is known of the weights before"), "version 0 has no probe"
+
+
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [
+        (Target.STALE, "stale, these are the weights of version 1"),
+        (Target.SPOILT, "perturbed, its weights are not those that were published"),
+    ],
+)
+def test_an_engine_is_named_by_what_is_wrong_with_it(target: Target, named: str, tmp_path: Path) -> None:
+    chosen = steps_of(InFlight.abort_resume)
+    first = struck(chosen, tmp_path / "whole", []).rounds[Published][0]
+    seen = struck(chosen, tmp_path / "struck", [Fault(at_round=first + 1, target=target, index=1)])
+    (warning,) = seen.warnings
+    assert warning.endswith(named)
 
 
 @pytest.mark.parametrize("fault", WRONG, ids=lambda fault: fault.target)

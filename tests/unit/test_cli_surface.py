@@ -8,18 +8,21 @@ import typer.main
 
 from agentrl.cli.main import app
 
+REMOTE = ["--kubernetes", "-k", "--namespace"]
 FILE_AND_OVERRIDES = ["FILE", "OVERRIDE"]
 LAWS = ["--workload", "-w", "--hardware"]
 SURFACE = {
     "agentrl": ["--version"],
-    "launch": [*FILE_AND_OVERRIDES, "--dry-run", "--json"],
+    "launch": [*FILE_AND_OVERRIDES, "--dry-run", "--detach", "-d", "--ctrl-c", "--json"],
     "plan": [*FILE_AND_OVERRIDES, "--json"],
     "show": [*FILE_AND_OVERRIDES, "--defaults", "--schema", "--json"],
-    "resume": ["RUN", "--runs-dir", "--json"],
-    "stop": ["RUN", "--runs-dir"],
-    "ps": ["--runs-dir", "--json"],
-    "status": ["RUN", "--runs-dir", "--json"],
-    "logs": ["RUN", "--role", "-r", "--lines", "-n", "--follow", "-f", "--runs-dir"],
+    "resume": ["RUN", "--runs-dir", *REMOTE, "--detach", "-d", "--ctrl-c", "--json"],
+    "stop": ["RUN", "--runs-dir", *REMOTE],
+    "control": ["RUN", "--config"],
+    "ps": ["--runs-dir", *REMOTE, "--json"],
+    "status": ["RUN", "--runs-dir", *REMOTE, "--json"],
+    "watch": ["RUN", "--runs-dir", *REMOTE, "--ctrl-c"],
+    "logs": ["RUN", "--role", "-r", "-c", "--lines", "-n", "--follow", "-f", "--runs-dir", *REMOTE],
     "episodes": ["RUN", "--verdict", "--task", "--longest", "--json", "--runs-dir"],
     "why": ["EPISODE", "--run", "--full", "--json", "--runs-dir"],
     "replay": ["EPISODE|FILE", "--run", "--policy", "--bundle", "--json", "--runs-dir"],

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from aiohttp import web
 
 from agentrl.errors import EngineError, EngineRequestError
 from agentrl.inference.client import SGLangClient
+from agentrl.inference.config import MemoryTag
 from agentrl.inference.engine import FinishReason, PauseMode, SamplingParams
+from agentrl.inference.gauges import GAUGES
 from agentrl.inference.labels import NOT_OURS
 
 PARAMS = SamplingParams(max_new_tokens=3, temperature=0.5, stop_token_ids=(9,), seed=4)
@@ -117,6 +120,31 @@ async def test_a_signed_engine_is_known_by_its_answers_and_anothers_label_is_not
         generation = await client.generate("a", [1], PARAMS)
         assert (generation.engine, generation.versions) == ("engine-0", [8, 8])
         await client.close()
+
+
+async def test_a_priority_and_the_memory_to_give_up_are_part_of_the_requests() -> None:
+    seen: list[Any] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append((request.path, await request.json()))
+        return web.json_response(generated())
+
+    async with serving(handler) as client:
+        await client.generate("a", [1], replace(PARAMS, priority=2))
+        await client.generate("b", [1], PARAMS)
+        await client.release_memory()
+        tags = [MemoryTag.kv_cache, MemoryTag.cuda_graph]
+        some = SGLangClient("engine-0", client.url, request_timeout_s=20.0, tags=tags)
+        await some.release_memory()
+        await some.resume_memory()
+        await some.close()
+    assert [body.get("priority") for _, body in seen[:2]] == [2, None]
+    told = {"tags": ["kv_cache", "cuda_graph"]}
+    assert seen[2:] == [
+        ("/release_memory_occupation", {}),
+        ("/release_memory_occupation", told),
+        ("/resume_memory_occupation", told),
+    ]
 
 
 async def test_an_answer_that_two_engines_signed_is_an_engine_error() -> None:
@@ -243,3 +271,14 @@ async def test_loads_are_summed_over_ranks() -> None:
     async with serving(answering({"loads": [rank, rank]})) as client:
         load = await client.load()
     assert (load.num_running, load.num_queued, load.kv_tokens_used, load.kv_tokens_capacity) == (2, 4, 60, 800)
+
+
+async def test_what_an_engine_says_of_its_work_is_read_from_its_metrics() -> None:
+    lines = [f'sglang:{name}{{model_name="m",tp_rank="{rank}"}} {rank + 1}' for name in GAUGES for rank in (0, 1)]
+    lines = [line for name in GAUGES for line in (f"# TYPE sglang:{name} gauge", *(x for x in lines if name in x))]
+    async with serving(answering("\n".join(lines).encode() + b"\n")) as client:
+        assert await client.gauges() == dict.fromkeys(GAUGES, 2.0)
+    for broken in ("\n".join(lines[:-3]) + "\n", "sglang:x{ 1\n"):
+        async with serving(answering(broken.encode())) as client:
+            with pytest.raises(EngineError, match="/metrics"):
+                await client.gauges()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.controller.balance.gpu_time import TRAINER, GpuTime, Moment, Use, uses
-from agentrl.controller.fleet.fleet import EngineState
+from agentrl.controller.fleet.state import EngineState
 
 MOMENT = Moment(
     engines={"engine-0": EngineState.FREE, "engine-1": EngineState.BUSY},

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentrl.config.lint import Finding, LintFacts, Severity, lint, raise_on_errors
+from agentrl.config.lint_agent import AGENT_RULES
 from agentrl.config.lint_inference import INFERENCE_RULES
 from agentrl.config.lint_kubernetes import KUBERNETES_RULES
 from agentrl.config.lint_learning import LEARNING_RULES
@@ -201,7 +202,8 @@ def test_rules_that_need_facts_stay_silent_without_them() -> None:
 
 
 def test_every_rule_has_a_case_and_a_reason() -> None:
-    elsewhere = {rule.__name__ for rule in (*INFERENCE_RULES, *KUBERNETES_RULES, *LEARNING_RULES, *POD_RULES)}
+    others = (*AGENT_RULES, *INFERENCE_RULES, *KUBERNETES_RULES, *LEARNING_RULES, *POD_RULES)
+    elsewhere = {rule.__name__ for rule in others}
     covered = {rule for rule, _, _, _ in CASES} | {"enough_tasks"} | elsewhere
     assert {rule.__name__ for rule in RULES} == covered
     assert all(rule.__doc__ for rule in RULES)

@@ -67,6 +67,7 @@ CASES: list[tuple[str, dict[str, Any], Severity, str]] = [
         ERROR,
         f"{K}.engine_kind",
     ),
+    ("router_is_elsewhere", {"inference.router": "sglang"}, ERROR, "inference.router"),
     ("trainer_spread", {"trainer.world_size": 3, f"{K}.trainer.nodes": 2}, ERROR, f"{K}.trainer.nodes"),
     (
         "shared_gpus",

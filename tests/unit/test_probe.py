@@ -12,6 +12,7 @@ import pytest
 from agentrl.controller.config import InFlight, PublishConfig
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.mistrust import cause
 from agentrl.controller.fleet.publication import difference, read_probe, tolerance
 from agentrl.errors import EngineMistrusted, EngineRequestError
 from agentrl.inference.config import Dtype
@@ -193,3 +194,22 @@ async def test_what_a_failure_left_in_an_engine_is_ended_before_it_gets_weights(
     await publish(fleet)
     await fleet.admit(engine)
     assert said == ["abort", "update"]
+
+
+@pytest.mark.parametrize(
+    ("difference", "older", "dtype", "named"),
+    [
+        (0.3, (4, 0.0), "float32", "stale, these are the weights of version 4"),
+        (0.3, (4, 0.2), "float32", "perturbed"),
+        (0.02, (4, 0.2), "bfloat16", "precision, it computes in bfloat16"),
+        (0.02, None, "bfloat16", "precision"),
+        (0.02, (4, 0.2), None, "perturbed"),
+        (0.3, (4, 0.2), "bfloat16", "perturbed"),
+        (0.02, None, "float32", "stale or perturbed"),
+        (math.inf, (4, math.inf), "bfloat16", "perturbed"),
+    ],
+)
+def test_an_engine_that_does_not_agree_is_named_by_what_it_does(
+    difference: float, older: tuple[int, float] | None, dtype: str | None, named: str
+) -> None:
+    assert cause(difference, older=older, dtype=dtype, tolerance=1e-3).startswith(named)

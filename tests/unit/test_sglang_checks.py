@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentrl.errors import UserError
-from agentrl.inference.config import Device, EngineBackend, InferenceConfig, SGLangConfig
+from agentrl.inference.config import (
+    Device,
+    EngineBackend,
+    InferenceConfig,
+    SGLangConfig,
+    Speculation,
+    SpeculationConfig,
+)
 from agentrl.inference.servers import Listen, SGLangServer
 from agentrl.inference.sglang_checks import PATHS, check_arguments, check_environment, missing_paths
 
@@ -16,9 +27,15 @@ KNOWN = {"--attention-backend", "--enable-torch-compile", "--port"}
 
 
 def command(
-    device: Device, *, index: int = 0, swing: bool = False, args: tuple[str, ...] = (), listen: Listen | None = None
+    device: Device,
+    *,
+    index: int = 0,
+    swing: bool = False,
+    args: tuple[str, ...] = (),
+    listen: Listen | None = None,
+    **features: Any,
 ) -> list[str]:
-    sglang = SGLangConfig(python="/env/python", device=device, gpus_per_engine=2, args=list(args))
+    sglang = SGLangConfig(python="/env/python", device=device, gpus_per_engine=2, args=list(args), **features)
     config = InferenceConfig(backend=EngineBackend.sglang, sglang=sglang)
     server = SGLangServer(
         config, python="/env/python", first_gpu=2 * index, seed=3, swing=swing, listen=listen or Listen()
@@ -91,3 +108,32 @@ def test_further_arguments_come_last_so_that_they_win() -> None:
 def test_a_server_listens_where_it_is_told_to() -> None:
     argv = command(Device.cpu, listen=Listen(host="$(POD_IP)", port=30000))
     assert (value(argv, "--host"), value(argv, "--port")) == ("$(POD_IP)", "30000")
+
+
+def test_each_feature_is_an_argument_of_the_server_and_off_by_default_but_for_priorities() -> None:
+    plain = command(Device.cuda)
+    assert "--enable-priority-scheduling" in plain and "--disable-priority-preemption" in plain
+    assert "--enable-priority-scheduling" not in command(Device.cuda, priority_scheduling=False)
+    assert "--enable-deterministic-inference" not in plain
+    assert "--enable-deterministic-inference" in command(Device.cuda, deterministic=True)
+    assert not any(argument.startswith("--speculative") for argument in plain)
+
+
+def test_speculation_names_its_draft_and_leaves_to_sglang_what_is_not_chosen() -> None:
+    draft = SpeculationConfig(algorithm=Speculation.EAGLE3, draft_model="/drafts/one", num_steps=3)
+    argv = command(Device.cuda, speculation=draft)
+    assert value(argv, "--speculative-algorithm") == "EAGLE3"
+    assert value(argv, "--speculative-draft-model-path") == "/drafts/one"
+    assert value(argv, "--speculative-num-steps") == "3"
+    assert "--speculative-eagle-topk" not in argv
+
+
+@pytest.mark.skipif("AGENTRL_TEST_SGLANG" not in os.environ, reason="needs an environment with SGLang")
+def test_the_server_knows_every_argument_that_is_written() -> None:
+    python = os.environ["AGENTRL_TEST_SGLANG"]
+    told = subprocess.run([python, "-m", "sglang.launch_server", "--help"], capture_output=True, text=True, check=True)
+    draft = SpeculationConfig(algorithm=Speculation.EAGLE, draft_model="/d", num_steps=3, topk=4, num_draft_tokens=8)
+    features: dict[str, Any] = {"deterministic": True, "speculation": draft}
+    argv = {*command(Device.cuda, swing=True, **features), *command(Device.cpu)}
+    known = set(re.findall(r"--[a-z][a-z0-9-]*", told.stdout))
+    assert {argument for argument in argv if argument.startswith("--")} <= known

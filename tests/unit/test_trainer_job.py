@@ -17,6 +17,7 @@ from agentrl.trainer.schedule import learning_rate
 def _job(temperature: float = 0.8) -> TrainerJob:
     return TrainerJob(
         controller_url="http://127.0.0.1:1",
+        token="token",
         epoch=3,
         run_dir="/runs/x",
         model_path="/models/x",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentrl.rollout.evidence import Commands, End, Evidence, Probes, StepScore
+from agentrl.rollout.evidence import Commands, End, Evidence, Harness, Probes, StepScore
 from agentrl.rollout.verdict import CLOCK_JUMP_S, Cause, Verdict, decide, reward
 from agentrl.sandbox.death import Death
 from agentrl.tasks.task import Verification
@@ -226,6 +226,30 @@ CASES = [
         Cause.VERIFIER_NOT_STARTED,
     ),
 ]
+HARNESS_CASES: list[tuple[Any, ...]] = [
+    ("never asked", Harness(exit_code=1), {}, X, Cause.HARNESS_NOT_STARTED),
+    ("ended at once, in peace", Harness(exit_code=0), {}, X, Cause.HARNESS_NOT_STARTED),
+    ("its time was up before it asked", Harness(), {}, X, Cause.HARNESS_NOT_STARTED),
+    ("crashed", Harness(exit_code=1, num_answered=2), {}, U, Cause.HARNESS_CRASHED),
+    ("killed", Harness(exit_code=-9, num_answered=2), {}, X, Cause.HARNESS_KILLED),
+    ("killed under a shell", Harness(exit_code=137, num_answered=2), {}, X, Cause.HARNESS_KILLED),
+    ("python's exit(-1)", Harness(exit_code=255, num_answered=2), {}, U, Cause.HARNESS_CRASHED),
+    (
+        "its sandbox ran out of memory before the policy was asked",
+        Harness(),
+        {"sandbox_error": "gone", "death": Death.OUT_OF_MEMORY},
+        X,
+        Cause.SANDBOX_LOST,
+    ),
+    (
+        "its sandbox ran out of memory afterwards",
+        Harness(num_answered=1),
+        {"sandbox_error": "gone", "death": Death.OUT_OF_MEMORY},
+        M,
+        Cause.SANDBOX_OUT_OF_MEMORY,
+    ),
+]
+CASES += [Case(what, acted(None, harness=harness, **seen), *end) for what, harness, seen, *end in HARNESS_CASES]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
@@ -261,3 +285,8 @@ def test_every_cause_and_every_death_says_what_it_is() -> None:
         for statement, after in zip(body.body, [*body.body[1:], None], strict=True):
             if isinstance(statement, ast.Assign):
                 assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), ast.unparse(statement)
+
+
+def test_a_harness_that_did_its_part_is_graded() -> None:
+    evidence = acted(End.TURN_BUDGET, harness=Harness(num_answered=3), verification=said(0.0))
+    assert decide(evidence) == (M, Cause.UNREWARDED)

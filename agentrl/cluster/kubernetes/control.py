@@ -9,12 +9,15 @@ from agentrl.cluster.kubernetes.network import policies
 from agentrl.cluster.kubernetes.pods import Program, field_of_pod, overridden, pod_template
 from agentrl.cluster.kubernetes.rights import controller_rules
 from agentrl.cluster.kubernetes.site import PART_OF, RECORD, Object, Site, record_name
-from agentrl.cluster.kubernetes.workload import Served, Workload
+from agentrl.cluster.kubernetes.workload import Workload
 
 ROLE_NAME = "controller"
 RECORD_FOLDER = "/etc/agentrl"
 CONFIG_FILE = "config.json"
 CONFIG_TEXT = "config.yaml"
+OVERVIEW_FILE = "overview.json"
+STATUS_FILE = "status.json"
+"""What the controller writes into the record, as it goes: what `agentrl ps` and `agentrl status` show."""
 _ENDED = (0, 1, 2)
 """Exit codes after which a controller is not started again: finished, failed or paused, a mistake of the user."""
 
@@ -64,8 +67,11 @@ def controller_job(site: Site, workload: Workload) -> Object:
     }
 
 
-def dependents(site: Site, workload: Workload, served: Served) -> list[Object]:
-    """What the controller needs before it starts; each owned by its Job, if `site` has an owner."""
+def dependents(site: Site, workload: Workload, sandboxes: list[Object]) -> list[Object]:
+    """What the controller needs before it starts; each owned by its Job, if `site` has an owner.
+
+    `sandboxes`: rules of a Role that the sandboxes' provider needs.
+    """
     metadata = site.metadata(site.run, ROLE_NAME)
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": site.run}
     subject = {"kind": "ServiceAccount", "name": site.run, "namespace": site.namespace}
@@ -80,7 +86,7 @@ def dependents(site: Site, workload: Workload, served: Served) -> list[Object]:
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
             "metadata": metadata,
-            "rules": controller_rules(site.run, workload, served),
+            "rules": [*controller_rules(site.run, workload), *sandboxes],
         },
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",

@@ -9,7 +9,7 @@ from agentrl.cluster.kubernetes.gpus import engine_with_gpus
 from agentrl.cluster.kubernetes.pods import Program, overridden, pod_template
 from agentrl.cluster.kubernetes.queues import queued
 from agentrl.cluster.kubernetes.site import Object, Site
-from agentrl.cluster.kubernetes.workload import Served, Workload, engine_kind, gpu_sharing
+from agentrl.cluster.kubernetes.workload import Workload
 from agentrl.kubernetes.names import EPOCH, ROLE, RUN
 
 _GROUP_PORT = 20000
@@ -17,15 +17,16 @@ ATTEMPT = "agentrl.dev/attempt"
 """Tells the pods of one start of a role from those of another."""
 
 
-def engine_objects(site: Site, workload: Workload, served: Served, program: Program, *, attempt: int) -> list[Object]:
+def engine_objects(site: Site, workload: Workload, program: Program, *, attempt: int) -> list[Object]:
     """What one start of an engine is made of; `program.role` is engine-N."""
     index = int(program.role.rpartition("-")[2])
-    kind, kubernetes = engine_kind(workload), workload.kubernetes
+    kubernetes = workload.kubernetes
+    kind = kubernetes.engine_kind
     if kubernetes.engine.nodes > 1:
         program = _over_nodes(program, kubernetes.engine.nodes)
     restart = "Never" if kind is EngineKind.pod else "Always"
     template = pod_template(site, workload, program, restart=restart)
-    template = engine_with_gpus(template, site, workload, index, gpu_sharing(workload, served))
+    template = engine_with_gpus(template, site, workload, index)
     template = overridden(template, kubernetes.engine, "engine")
     template["metadata"]["labels"][ATTEMPT] = str(attempt)
     metadata = site.metadata(site.name(program.role, attempt), program.role)

@@ -45,25 +45,21 @@ def _per_node(workload: Workload) -> int:
     return workload.num_swing // workload.kubernetes.trainer.nodes
 
 
-def engine_with_gpus(
-    template: Object, site: Site, workload: Workload, index: int, sharing: GpuSharing | None
-) -> Object:
+def engine_with_gpus(template: Object, site: Site, workload: Workload, index: int) -> Object:
     """The template of engine `index`, with what it shares with the trainer, if it does."""
-    if sharing is None or index >= workload.num_swing:
+    if workload.sharing is None or index >= workload.num_swing:
         return template
     marked = merged(template, {"metadata": {"labels": {SWING: "true"}}})
-    if sharing is GpuSharing.visible:
+    if workload.sharing is GpuSharing.visible:
         return marked
     return _on_claim(marked, workload, claim_of(site, index // _per_node(workload)), request=f"engine-{index}")
 
 
-def trainer_with_gpus(
-    template: Object, site: Site, workload: Workload, node: int, sharing: GpuSharing | None
-) -> Object:
+def trainer_with_gpus(template: Object, site: Site, workload: Workload, node: int) -> Object:
     """The template of trainer node `node`, with the GPUs of the swing engines."""
-    if sharing is None:
+    if workload.sharing is None:
         return template
-    if sharing is GpuSharing.claim:
+    if workload.sharing is GpuSharing.claim:
         return _on_claim(template, workload, claim_of(site, node), request=None)
     made = _without_request(template, workload)
     container = made["spec"]["containers"][0]

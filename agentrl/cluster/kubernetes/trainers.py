@@ -14,7 +14,7 @@ from agentrl.cluster.kubernetes.gpus import trainer_with_gpus
 from agentrl.cluster.kubernetes.pods import Program, field_of_pod, overridden, pod_template
 from agentrl.cluster.kubernetes.queues import queued
 from agentrl.cluster.kubernetes.site import Object, Site
-from agentrl.cluster.kubernetes.workload import Served, Workload, gpu_sharing, trainer_kind
+from agentrl.cluster.kubernetes.workload import Workload
 from agentrl.kubernetes.names import ROLE
 
 _RENDEZVOUS_PORT = 29500
@@ -37,7 +37,6 @@ class _Start:
     site: Site
     workload: Workload
     program: Program
-    sharing: GpuSharing | None
     attempt: int
 
     @property
@@ -56,17 +55,17 @@ class _Start:
         """Of the pods that run trainer node `node`."""
         program = replace(self.program, env={**self.program.env, **env})
         template = pod_template(self.site, self.workload, program, restart="Never")
-        template = trainer_with_gpus(template, self.site, self.workload, node, self.sharing)
+        if self.program.role == "trainer":
+            template = trainer_with_gpus(template, self.site, self.workload, node)
         template = overridden(template, self.workload.kubernetes.trainer, "trainer")
         template["metadata"]["labels"][ATTEMPT] = str(self.attempt)
         return template
 
 
-def trainer_objects(site: Site, workload: Workload, served: Served, program: Program, *, attempt: int) -> list[Object]:
+def trainer_objects(site: Site, workload: Workload, program: Program, *, attempt: int) -> list[Object]:
     """What one start of the trainer is made of."""
-    sharing = gpu_sharing(workload, served)
-    start = _Start(site=site, workload=workload, program=program, sharing=sharing, attempt=attempt)
-    kind = trainer_kind(workload, served)
+    start = _Start(site=site, workload=workload, program=program, attempt=attempt)
+    kind = workload.kubernetes.trainer_kind
     if kind is TrainerKind.job:
         env = _group_env(start.nodes, f"{start.name}-0.{start.name}", field_of_pod(_INDEX))
         made = [_job(start, start.template(env), start.nodes), *_service(start)]
@@ -79,7 +78,7 @@ def trainer_objects(site: Site, workload: Workload, served: Served, program: Pro
 
 def model_objects(site: Site, workload: Workload, program: Program, *, attempt: int) -> list[Object]:
     """The process that makes the starting weights."""
-    start = _Start(site=site, workload=workload, program=program, sharing=None, attempt=attempt)
+    start = _Start(site=site, workload=workload, program=program, attempt=attempt)
     return [queued(_job(start, start.template({}), 1), workload.kubernetes.queue)]
 
 
@@ -131,7 +130,7 @@ def _jobset(start: _Start) -> Object:
     A JobSet's pods are called JOBSET-REPLICATED-REPLICA-INDEX, in a service of the JobSet's name.
     """
     nodes = start.nodes
-    apart = start.sharing is GpuSharing.claim and nodes > 1
+    apart = start.workload.sharing is GpuSharing.claim and nodes > 1
     groups = [(f"{_NODES}-{node}", 1) for node in range(nodes)] if apart else [(_NODES, nodes)]
     master = f"{start.name}-{groups[0][0]}-0-0.{start.name}"
     replicated = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from agentrl.cluster.kubernetes.config import (
     AccessMode,
@@ -11,6 +12,18 @@ from agentrl.cluster.kubernetes.config import (
     KubernetesConfig,
     PodConfig,
     TrainerKind,
+)
+from agentrl.cluster.kubernetes.site import Object
+from agentrl.kubernetes.resources import (
+    JOB_SETS,
+    JOBS,
+    LEADER_WORKER_SETS,
+    PODS,
+    RESOURCE_CLAIMS,
+    SERVICES,
+    STATEFUL_SETS,
+    TRAIN_JOBS,
+    Resource,
 )
 
 
@@ -66,46 +79,49 @@ class Workload:
             return pod.gpus
         return self.gpus_per_engine // pod.nodes if component == "engine" else 0
 
+    @property
+    def sharing(self) -> GpuSharing | None:
+        """How swing GPUs are shared; None if there are none."""
+        return self.kubernetes.gpu_sharing if self.shared_gpus else None
+
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
-    """What decides between objects that do the same: the API groups that a cluster serves."""
+class Submission:
+    """One run to be started."""
 
-    groups: frozenset[str]
-
-    def __contains__(self, group: str) -> bool:
-        return group in self.groups
-
-
-JOBSET = "jobset.x-k8s.io"
-LEADERWORKERSET = "leaderworkerset.x-k8s.io"
-TRAINJOB = "trainer.kubeflow.org"
-DEVICES = "resource.k8s.io"
-KUEUE = "kueue.x-k8s.io"
-AGENT_SANDBOX = "agents.x-k8s.io"
+    run: str
+    workload: Workload
+    config_json: str
+    config_text: str
+    sandbox_rules: list[Object]
+    """What the sandboxes' provider needs in the controller's Role."""
 
 
-def engine_kind(workload: Workload) -> EngineKind:
-    """The kind that is meant, without `auto`."""
-    wanted = workload.kubernetes.engine_kind
-    if wanted is not EngineKind.auto:
-        return wanted
-    return EngineKind.leaderworkerset if workload.kubernetes.engine.nodes > 1 else EngineKind.statefulset
+def settled(kubernetes: KubernetesConfig, groups: Collection[str]) -> KubernetesConfig:
+    """The settings without `auto`, for a cluster that serves these API groups: decided once, when a run is launched."""
+    engine, trainer, sharing = kubernetes.engine_kind, kubernetes.trainer_kind, kubernetes.gpu_sharing
+    if engine is EngineKind.auto:
+        engine = EngineKind.leaderworkerset if kubernetes.engine.nodes > 1 else EngineKind.statefulset
+    if trainer is TrainerKind.auto:
+        trainer = TrainerKind.jobset if JOB_SETS.group in groups else TrainerKind.job
+    if sharing is GpuSharing.auto:
+        sharing = GpuSharing.claim if RESOURCE_CLAIMS.group in groups else GpuSharing.visible
+    return replace(kubernetes, engine_kind=engine, trainer_kind=trainer, gpu_sharing=sharing)
 
 
-def trainer_kind(workload: Workload, served: Served) -> TrainerKind:
-    """The kind that is meant, without `auto`."""
-    wanted = workload.kubernetes.trainer_kind
-    if wanted is not TrainerKind.auto:
-        return wanted
-    return TrainerKind.jobset if JOBSET in served else TrainerKind.job
-
-
-def gpu_sharing(workload: Workload, served: Served) -> GpuSharing | None:
-    """How swing GPUs are shared, without `auto`; None if there are none."""
-    if not workload.shared_gpus:
-        return None
-    wanted = workload.kubernetes.gpu_sharing
-    if wanted is not GpuSharing.auto:
-        return wanted
-    return GpuSharing.claim if DEVICES in served else GpuSharing.visible
+def made_kinds(workload: Workload) -> list[Resource]:
+    """Kinds of objects that the controller makes for its processes, those that make pods before the pods."""
+    kubernetes = workload.kubernetes
+    kinds = [JOBS]
+    if kubernetes.engine_kind is EngineKind.leaderworkerset:
+        kinds.append(LEADER_WORKER_SETS)
+    elif kubernetes.engine_kind is EngineKind.statefulset:
+        kinds.append(STATEFUL_SETS)
+    if kubernetes.trainer_kind is TrainerKind.jobset:
+        kinds.append(JOB_SETS)
+    elif kubernetes.trainer_kind is TrainerKind.trainjob:
+        kinds.append(TRAIN_JOBS)
+    elif kubernetes.trainer.nodes > 1:
+        kinds.append(SERVICES)
+    kinds.append(PODS)
+    return [*kinds, RESOURCE_CLAIMS] if workload.sharing is GpuSharing.claim else kinds

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agentrl.controller.fleet.fleet import EngineState
+from agentrl.controller.fleet.state import EngineState
 
 TRAINER = "trainer"
 """Lane of a trainer with GPUs of its own."""

@@ -25,6 +25,7 @@ from agentrl.controller.evaluation.pass_at_k import estimate
 from agentrl.controller.fleet.fleet import Fleet
 from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.publication import read_probe, tolerance
+from agentrl.controller.harness import open_harness
 from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.controller.lifecycle.supervise import EngineSupervisors
 from agentrl.controller.scheduling.admission import max_live_episodes
@@ -109,13 +110,16 @@ async def evaluate_weights(
             places=places_for(config),
             routed=routed_for(config),
         )
+        chat, recorder = Chat.load(job.weights), _NoRecorder()
+        harness = await open_harness(config.agent, chat, _NoBook(), place, stack)
         runner = EpisodeRunner(
             agent=config.agent,
-            chat=Chat.load(job.weights),
+            chat=chat,
             sampler=fleet,
             provider=provider,
-            recorder=_NoRecorder(),
+            recorder=recorder,
             active_time=active_time,
+            harness=None if harness is None else harness(fleet, recorder),
         )
         async with asyncio.TaskGroup() as group:
             keeping = group.create_task(engines.keep(fleet), name="engines")

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import ExitStack
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
 from agentrl.clock import monotonic
@@ -24,6 +24,7 @@ from agentrl.controller.fleet.member import Duty, Member, Weights
 from agentrl.controller.fleet.places import Places
 from agentrl.controller.fleet.publication import TOLERANCES
 from agentrl.controller.fleet.routed import RETRY_S, Routed
+from agentrl.controller.fleet.state import EngineState
 from agentrl.controller.fleet.waiting import Waiting
 from agentrl.errors import EngineError, EngineMistrusted
 from agentrl.inference.config import Dtype
@@ -39,21 +40,6 @@ _PAUSES = {
     InFlight.retract: PauseMode.RETRACT,
     InFlight.in_place: PauseMode.IN_PLACE,
 }
-
-
-class EngineState(StrEnum):
-    """What an engine is doing, as far as the fleet can see."""
-
-    DOWN = "down"
-    BUSY = "busy"
-    """It has requests."""
-    FREE = "free"
-    """It has none, and would take one."""
-    HELD = "held"
-    """Weights are being changed."""
-    SWITCHING = "switching"
-    """On its way to the trainer, or back."""
-    LENT = "lent"
 
 
 class Fleet:
@@ -329,6 +315,7 @@ class Fleet:
     ) -> Generation:
         """Open on every engine that it may be on, so that none is lent while it may be running there."""
         idle, sent_under = not all(member.busy for member in asked), self.weights
+        params = replace(params, priority=self._waiting.age(episode, sent_under.version))
         try:
             with ExitStack() as stack:
                 for member in asked:
@@ -390,6 +377,7 @@ class Fleet:
 
     def forget(self, episode: str) -> None:
         self._places.forget(episode)
+        self._waiting.forget(episode)
         if self.routed is not None:
             self.routed.forget(episode)
         self._waiting.grant()
@@ -401,6 +389,12 @@ class Fleet:
                 group.create_task(member.num_short_of_kv(self._control_timeout_s)) for member in self._in_service()
             ]
         return self._waiting.num_allowed + sum(task.result() for task in asked)
+
+    async def gauges(self) -> dict[str, dict[str, float]]:
+        """What the engines in service say of their work; those that do not answer are left out."""
+        async with asyncio.TaskGroup() as group:
+            asked = {member.engine.name: group.create_task(member.gauges()) for member in self._in_service()}
+        return {name: told for name, task in asked.items() if (told := task.result()) is not None}
 
     # --- suspension and publication
 
@@ -444,7 +438,7 @@ class Fleet:
         on them. Lent engines get theirs when they come back.
         """
         assert not self._gate.is_set(), "publish only while suspended"
-        self.weights = weights
+        self.weights = weights = replace(weights, before=replace(self.weights, before=None))
         flush_cache = self._in_flight is not InFlight.in_place
         serving = self._in_service()
         await self._each("update weights", serving, lambda member: member.renew(weights, flush_cache=flush_cache))

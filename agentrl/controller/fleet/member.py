@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
+from agentrl.controller.fleet.mistrust import cause
 from agentrl.controller.fleet.publication import difference
 from agentrl.errors import EngineError, EngineMistrusted, EngineRequestError
 from agentrl.inference.engine import Engine, Generation, PauseMode
@@ -16,6 +17,7 @@ from agentrl.wire import Probe
 FULL_SHARE = 0.9
 """Of its KV capacity, from which on an engine's queue waits for memory and not for a prefill."""
 
+_GAUGES_TIMEOUT_S = 5.0
 DRAIN_S = 1.0
 """How long answers of a paused engine are waited for before it is lent: what is still open then came too late."""
 
@@ -28,6 +30,8 @@ class Weights:
     version: int
     probe: Probe | None = field(default=None, compare=False)
     """What the trainer says of them."""
+    before: Weights | None = field(default=None, compare=False)
+    """Those that were published before, to know an engine by that kept them."""
 
 
 class Duty(Enum):
@@ -117,6 +121,14 @@ class Member:
             return 0
         return load.num_queued if load.kv_tokens_used >= FULL_SHARE * load.kv_tokens_capacity else 0
 
+    async def gauges(self) -> dict[str, float] | None:
+        """What it says of its work; None if it does not answer soon."""
+        try:
+            async with asyncio.timeout(_GAUGES_TIMEOUT_S):
+                return await self.engine.gauges()
+        except (TimeoutError, EngineError):
+            return None
+
     async def drained(self) -> None:
         """Until no request is open."""
         await self._drained.wait()
@@ -168,9 +180,18 @@ class Member:
                 self._damaged = True
                 raise EngineMistrusted(
                     f"log-probs differ by {self.difference:.2g} from the trainer's for version {weights.version},"
-                    f" {self._probe_tolerance:g} is tolerated"
+                    f" {self._probe_tolerance:g} is tolerated: {await self._cause(weights)}"
                 )
         self._proven, self._newest = weights, weights.version
+
+    async def _cause(self, weights: Weights) -> str:
+        """Why it does not agree."""
+        assert self.difference is not None
+        older: tuple[int, float] | None = None
+        if (before := weights.before) is not None and (probe := before.probe) is not None:
+            older = before.version, difference(probe, await self.engine.best_logprobs(probe.ids, probe.ends))
+        dtype = (await self.engine.build()).get("dtype")
+        return cause(self.difference, older=older, dtype=dtype, tolerance=self._probe_tolerance)
 
     @contextmanager
     def request(self, timer: asyncio.Timeout) -> Iterator[None]:

@@ -24,6 +24,8 @@ class Waiting:
         self._gate = gate
         self._waiting: dict[str, tuple[int, asyncio.Event]] = {}
         """Episodes that found no room, with the length of their contexts."""
+        self._first: dict[str, int] = {}
+        """Version under which each live episode first sampled."""
         self._next_look: asyncio.TimerHandle | None = None
 
     @property
@@ -60,6 +62,14 @@ class Waiting:
                         await ready.wait()
             finally:
                 del self._waiting[episode]
+
+    def age(self, episode: str, version: int) -> int:
+        """Versions since the one under which the episode first sampled: what was carried over goes first."""
+        return version - self._first.setdefault(episode, version)
+
+    def forget(self, episode: str) -> None:
+        """The episode is over."""
+        self._first.pop(episode, None)
 
     def grant(self) -> None:
         """Places for those who wait, the oldest first, as long as there is room."""

@@ -10,17 +10,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from random import SystemRandom
+from secrets import token_urlsafe
 
 import msgspec
 
 from agentrl.clock import monotonic
 from agentrl.cluster.cluster import Cluster, ProcessSpec
-from agentrl.cluster.local import LocalCluster, end_process
+from agentrl.cluster.local import end_process
 from agentrl.cluster.logs import log_tail
+from agentrl.config.kubernetes import in_cluster
 from agentrl.config.schema import JobConfig
 from agentrl.controller.api import ControllerApi
 from agentrl.controller.brain import assemble
+from agentrl.controller.harness import open_harness
 from agentrl.controller.lifecycle.branching import load_origin, only_its_task
+from agentrl.controller.lifecycle.clusters import ControllerPod, open_cluster
+from agentrl.controller.lifecycle.record import RecordKeeper
 from agentrl.controller.lifecycle.records import LedgerRecords
 from agentrl.controller.lifecycle.recovery import Recovered
 from agentrl.controller.lifecycle.run_directory import RunDirectory
@@ -130,8 +135,13 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: Observer) -> None:
     """Prepare, start everything, run the controller, take everything down in the reverse order."""
     async with AsyncExitStack() as stack:
+        if in_cluster(config):
+            keeper = RecordKeeper(run)
+            observer = Observers(observer, keeper)
+            keeping = asyncio.create_task(keeper.keep(), name="record")
+            stack.callback(keeping.cancel)
         clean_up(run, LedgerReader.of(ledger))
-        cluster = LocalCluster(LedgerRecords(ledger))
+        cluster = await open_cluster(run, config, ledger)
         stack.push_async_callback(cluster.close, config.cluster.stop_grace_s)
         observer.emit(Phase(phase="preparing", detail="tasks and model"))
         dataset = within_limits(load_dataset(config.tasks, workspace=run.tasks, sandbox=config.sandbox), config.sandbox)
@@ -142,31 +152,37 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         if config.sandbox.isolation is Isolation.none:
             observer.emit(Warned(message=danger()))
             dataset = without_isolation(dataset)
-        owner = SandboxOwner(run=run.path.name, epoch=ledger.epoch)
+        reference = ControllerPod.here().owner if in_cluster(config) else None
+        owner = SandboxOwner(run=run.path.name, epoch=ledger.epoch, reference=reference)
         provider = make_provider(config.sandbox, state_dir=run.sandboxes, owner=owner)
         stack.push_async_callback(provider.close)
         if not provider.capabilities.build:
             dataset = without_builds(dataset)
         _check_snapshots(config, provider)
         engines = EngineSupervisors(config, run=run, cluster=cluster, observer=observer)
+        chat = Chat.load(model)
+        harness = await open_harness(config.agent, chat, LedgerRecords(ledger), run, stack)
         brain = assemble(
             config,
             ledger=ledger,
             observer=observer,
             dataset=dataset,
             start_weights=str(model),
-            chat=Chat.load(model),
+            chat=chat,
             provider=provider,
             engines=engines,
             entropy=SystemRandom(),
             origin=origin,
+            harness=harness,
         )
         observer.emit(_run_started(run, config, brain.recovered))
         observer.emit(Phase(phase="starting", detail="engines and trainer"))
-        api = ControllerApi(brain.desk)
-        await api.start()
+        token = token_urlsafe()
+        api = ControllerApi(brain.desk, token)
+        place = cluster.place("controller")
+        await api.start(place.host, place.port)
         stack.push_async_callback(api.close)
-        job = _trainer_job(run, config, ledger.epoch, model, api.url)
+        job = _trainer_job(run, config, ledger.epoch, model=model, controller_url=api.url, token=token)
         await brain.run(TrainerSupervisor(job, run=run, cluster=cluster, desk=brain.desk, observer=observer))
 
 
@@ -224,9 +240,12 @@ def _run_started(run: RunDirectory, config: JobConfig, recovered: Recovered) -> 
     )
 
 
-def _trainer_job(run: RunDirectory, config: JobConfig, epoch: int, model: Path, controller_url: str) -> TrainerJob:
+def _trainer_job(
+    run: RunDirectory, config: JobConfig, epoch: int, *, model: Path, controller_url: str, token: str
+) -> TrainerJob:
     return TrainerJob(
         controller_url=controller_url,
+        token=token,
         epoch=epoch,
         run_dir=str(run.path),
         model_path=str(model),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentrl.cluster.config import ClusterBackend
 from agentrl.config.inspect_job import model_shape
+from agentrl.config.kubernetes import in_cluster
 from agentrl.config.plan import PlanFacts, plan
 from agentrl.config.schema import JobConfig
 from agentrl.controller.lifecycle.run_directory import name_taken
@@ -20,6 +21,7 @@ from agentrl.model.config import Recipe
 from agentrl.model.prepare import check_folder
 from agentrl.rollout.chat import Chat
 from agentrl.rollout.config import AgentConfig
+from agentrl.rollout.harness.agent import resolve
 from agentrl.rollout.loop import initial_messages
 from agentrl.sandbox import bare
 from agentrl.sandbox.bubblewrap.host import check_host
@@ -87,9 +89,11 @@ def preflight(config: JobConfig, *, state_dir: Path | None = None) -> list[str]:
     if config.sandbox.isolation is Isolation.none:
         left = bare.left_folders(state_dir) if state_dir is not None else ()
         bare.check_machine(left)
-    else:
+    elif not config.sandbox.backend.runs_containers:
         check_host()
-    if config.inference.backend is EngineBackend.sglang:
+    if config.agent.harness.command and not in_cluster(config):
+        resolve(config.agent.harness.command)
+    if config.inference.backend is EngineBackend.sglang and not in_cluster(config):
         check_environment(config.inference.sglang)
     elif config.inference.backend is EngineBackend.attached:
         check_attached(config.inference.urls)

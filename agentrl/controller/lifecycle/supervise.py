@@ -10,7 +10,8 @@ from agentrl.cluster.cluster import Cluster, Process, ProcessSpec
 from agentrl.cluster.logs import log_tail
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import num_swing
-from agentrl.controller.fleet.fleet import EngineState, Fleet
+from agentrl.controller.fleet.fleet import Fleet
+from agentrl.controller.fleet.state import EngineState
 from agentrl.controller.lifecycle.router import RouterSupervisor
 from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.controller.trainer_desk import TrainerDesk
@@ -212,8 +213,14 @@ class AttachedEngine:
 
 
 def _client(role: str, url: str, inference: InferenceConfig) -> SGLangClient:
-    signed = inference.router is not Router.direct
-    return SGLangClient(role, url, request_timeout_s=inference.request_timeout_s, signed=signed)
+    return SGLangClient(
+        role,
+        url,
+        request_timeout_s=inference.request_timeout_s,
+        signed=inference.router is not Router.direct,
+        # The embedded engine has no graphs.
+        tags=() if inference.backend is EngineBackend.embedded else inference.sglang.release,
+    )
 
 
 class EngineSupervisors:

@@ -12,7 +12,7 @@ from random import Random
 from agentrl.errors import SandboxError, UserError
 from agentrl.kubernetes.client import KubernetesClient, Object
 from agentrl.kubernetes.connection import connect
-from agentrl.kubernetes.errors import AlreadyExists, KubernetesError, NotFound, QuotaExceeded
+from agentrl.kubernetes.errors import AlreadyExists, Forbidden, KubernetesError, NotFound, QuotaExceeded
 from agentrl.kubernetes.exec import ExecStream, exec_in_pod
 from agentrl.kubernetes.limits import RateLimit
 from agentrl.kubernetes.names import EPISODE, EPOCH, ROLE, RUN, label_value, selector
@@ -215,6 +215,10 @@ async def delete_older(client: KubernetesClient, run: str, *, epoch: int | None 
             listed = await client.list_all(resource, labels=chosen)
         except NotFound:  # a kind that the cluster does not serve
             continue
+        except Forbidden:
+            if resource is PODS:
+                raise
+            continue  # a controller has rights to the kinds that its run is made of, and made no other
         for found in listed.items:
             meta = found["metadata"]
             theirs = meta["labels"].get(EPOCH, "")

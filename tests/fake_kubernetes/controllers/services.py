@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ..errors import Object
+from ..events import Recorder
 from ..resources import PODS, SERVICES
 from ..selectors import of_spec
 from ..store import Change, Store
@@ -21,8 +23,9 @@ Address = tuple[str, int]
 class Services:
     """What kube-proxy and the name server do."""
 
-    def __init__(self, store: Store, folder: Path, *, forwards: bool) -> None:
+    def __init__(self, store: Store, recorder: Recorder, folder: Path, *, forwards: bool) -> None:
         """``forwards``: whether there are processes that could be reached, or that read names."""
+        self._recorder = recorder
         self._forwards = forwards
         self._store = store
         self._folder = folder
@@ -81,9 +84,18 @@ class Services:
             for address in set(self._listeners) - set(self._backends):
                 self._listeners.pop(address).close()
             for address in set(self._backends) - set(self._listeners):
-                self._listeners[address] = await asyncio.start_server(self._accept(address), *address)
+                try:
+                    self._listeners[address] = await asyncio.start_server(self._accept(address), *address)
+                except OSError as error:  # a port that needs root, say
+                    self._backends.pop(address, None)
+                    self._say_unable(address, error)
 
-    def _accept(self, address: Address):  # type: ignore[no-untyped-def]
+    def _say_unable(self, address: Address, error: OSError) -> None:
+        for service in self._store.all(SERVICES):
+            if service["spec"].get("clusterIP") == address[0]:
+                self._recorder.say(service, "Warning", "FailedToListen", str(error), component="kube-proxy")
+
+    def _accept(self, address: Address) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
         async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
