@@ -2,6 +2,7 @@
 #   make run      set up .venv and launch conf/exp.yaml (make run ARGS="seed=3" adds overrides)
 #   make test     set up .venv, lint, run the tests
 #   make test-sglang  the engine contract against a real SGLang on the CPU; makes .venv-sglang (2.4 GB) the first time
+#   make test-harness  episodes of mini-swe-agent; makes .venv-mini-swe-agent (450 MB) first
 #   make lint     ruff, mypy, import contracts
 #   make bench    the benchmarks, each a ratio in one run; makes .venv-trl for those against TRL
 #   make smollm2  fetch and convert SmolLM2-135M-Instruct for conf/smollm2.yaml
@@ -25,7 +26,7 @@ SMOLLM2 := models/smollm2-135m-instruct
 # One thread a process: several small-model processes share few cores, and more threads only spin against each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup bwrap run test test-sglang lint format bench smollm2 clean
+.PHONY: help setup bwrap run test test-sglang test-harness lint format bench smollm2 clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -53,6 +54,10 @@ test-sglang: setup
 	TORCH='$(TORCH)' PYTHON='$(PYTHON)' scripts/sglang/setup_cpu.sh
 	AGENTRL_TEST_SGLANG=$(CURDIR)/.venv-sglang/bin/python $(BIN)/pytest tests/integration/test_engine_contract.py \
 	  tests/unit/test_sglang_checks.py $(ARGS)
+
+test-harness: setup bwrap
+	PYTHON='$(PYTHON)' scripts/harness/setup_mini_swe_agent.sh
+	$(BIN)/pytest tests/integration/test_mini_swe_agent.py $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

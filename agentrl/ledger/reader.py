@@ -120,6 +120,13 @@ class LedgerReader:
         rows = self._db.execute("SELECT verdict, count(*) FROM episodes WHERE verdict IS NOT NULL GROUP BY verdict")
         return dict(rows.fetchall())
 
+    def sequence_counts(self) -> dict[str, int]:
+        """Of ended episodes: token sequences, breaks by kind, dropped tokens (`rollout.evidence.Sequences`)."""
+        names = ("num", "template_breaks", "history_breaks", "dropped_tokens")
+        sums = ", ".join(f"COALESCE(SUM(json_extract(evidence, '$.sequences.{name}')), 0)" for name in names)
+        row = self._db.execute(f"SELECT {sums} FROM episodes WHERE verdict IS NOT NULL").fetchone()
+        return dict(zip(names, row, strict=True))
+
     def drop_counts(self) -> dict[str, int]:
         """Dropped groups by the word before the colon of their reason."""
         reasons = self._db.execute("SELECT reason FROM groups WHERE state = 'dropped'")

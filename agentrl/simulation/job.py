@@ -64,6 +64,8 @@ def simulated_job(
         agent=replace(config.agent, format=ToolFormat.line),  # what simulated agents speak, at no token's difference
         observe=replace(config.observe, keep_trajectories=2),
     )
+    if config.agent.harness.command:
+        notes.append("the built-in loop is simulated instead of agent.harness")
     if workload.prompt_tokens >= config.agent.max_episode_tokens:
         notes.append(_other_agents(config, workload))
         job, engine = _with_budgets_of(workload, job), hardware.engine

@@ -32,10 +32,14 @@ rm -f pytest.py _pytest.py pluggy.py iniconfig.py
 if [ -n "$AGENTRL_STAND_INS" ] && ! python3 -I -c 'import pytest' 2>/dev/null; then
   export PYTHONPATH="$AGENTRL_STAND_INS/pytest.zip${PYTHONPATH:+:$PYTHONPATH}"
 fi
-if [ -x "$2" ]; then exec "$2"; else exec "$3" "$2"; fi
+if [ -x "$2" ]; then exec "$2"; fi
+IFS= read -r line < "$2"
+case $line in "#!"*) exec ${line#??} "$2" ;; esac
+exec "$3" "$2"
 """
-"""Run a script in the working folder, with what an agent may have removed, which shall cost it the reward and not us
-the verdict; and without what it may have planted where pytest would load it: above /tests, and by pytest's own name."""
+"""Run a script in the working folder, by the interpreter that it names, executable or not; with what an agent may have
+removed, which shall cost it the reward and not us the verdict; and without what it may have planted where pytest would
+load it: above /tests, and by pytest's own name."""
 
 _CLEAN_ENV = {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", "BASH_ENV": "", "ENV": ""}
 """Start-up files in a home that the agent owned are not read."""

@@ -12,7 +12,7 @@ from agentrl.sandbox.config import SandboxConfig
 from agentrl.tasks.check import check_tasks
 from agentrl.tasks.folders import load_task, scan_tasks
 from agentrl.tasks.verifier import verify
-from tests.fixtures.public_style import LACKING, SOUND, UVX, write_folder
+from tests.fixtures.public_style import LACKING, SOUND, UVX, WITHOUT_MODES, write_folder
 from tests.fixtures.sandboxes import SMALL, bubblewrap
 
 
@@ -24,6 +24,8 @@ def caching(tmp_path: Path) -> SandboxConfig:
 async def test_sound_tasks_pass_without_a_network(tmp_path: Path) -> None:
     for name, files in SOUND.items():
         write_folder(tmp_path / "tasks" / name, files)
+    for script in write_folder(tmp_path / "tasks" / "without-modes", WITHOUT_MODES).rglob("*.sh"):
+        script.chmod(0o644)
     tasks, skipped = scan_tasks(tmp_path / "tasks", offline=True)
     assert skipped == []
     async with bubblewrap(tmp_path / "state", config=caching(tmp_path)) as provider:

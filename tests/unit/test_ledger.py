@@ -295,3 +295,23 @@ def test_tokens_of_an_unfinished_episode_are_put_together_by_sequence(tmp_path: 
     stories = Stories.open(tmp_path / "ledger.sqlite")
     assert [one.ids for one in stories.tokens("g0.m0.a0")] == [b"\0\2", b"\1"]
     stories.close()
+
+
+def test_breaks_of_conversations_are_counted(tmp_path: Path) -> None:
+    ledger = Ledger.take(tmp_path / "ledger.sqlite")
+    ledger.open_group("g0", seq=0, task="t")
+    for member, sequences in enumerate(({"num": 3, "template_breaks": 2}, {"num": 2, "history_breaks": 1}, None)):
+        episode = f"g0.m{member}.a0"
+        ledger.start_episode(episode, group="g0", member=member, attempt=0)
+        ledger.end_episode(
+            episode,
+            verdict="uncertain",
+            cause="c",
+            num_turns=1,
+            num_tokens=1,
+            active_s=1.0,
+            evidence={"sequences": sequences} if sequences else {},
+            trajectory=None,
+        )
+    counts = {"num": 5, "template_breaks": 2, "history_breaks": 1, "dropped_tokens": 0}
+    assert LedgerReader.of(ledger).sequence_counts() == counts

@@ -41,6 +41,7 @@ def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
         "gpu_time": gpu_report.gpu_figures(read_gpu_time(reader)),
         "balance": gpu_report.balance_figures(read_balance(reader)),
         "verdicts": reader.verdict_counts(),
+        "sequences": reader.sequence_counts(),
         "policy_lag": {"p50": _lag(steps, "lag_p50", statistics.median), "max": _lag(steps, "lag_max", max)},
         "groups_dropped": reader.drop_counts(),
         "sandboxes": json.loads(reader.meta("sandboxes") or "null"),
@@ -87,6 +88,7 @@ def as_text(summary: dict[str, Any], directory: str) -> str:
         f"- time to batch: mean {times['mean']}, p50 {times['p50']}, p95 {times['p95']}",
         *gpu_report.lines(summary["gpu_time"], summary["balance"], summary["time_to_batch_histogram"]),
         f"- verdicts: {_counts(summary['verdicts'])}",
+        *_breaks(summary["sequences"]),
         f"- groups dropped: {_counts(summary['groups_dropped'])}",
         f"- sandboxes: {sandboxes_text(summary['sandboxes'] or {})}",
         *_launching(summary["status"], summary["launching"]),
@@ -96,6 +98,14 @@ def as_text(summary: dict[str, Any], directory: str) -> str:
         f"Everything lies in {directory}: config.yaml, ledger.sqlite, metrics.jsonl, logs/, weights/, checkpoints/.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _breaks(counts: dict[str, int]) -> list[str]:
+    """Only where there were any."""
+    if not counts["template_breaks"] and not counts["history_breaks"]:
+        return []
+    broken = f"{counts['template_breaks']} by the chat template, {counts['history_breaks']} by edited histories"
+    return [f"- token sequences: {counts['num']}, broken {broken}; {counts['dropped_tokens']} tokens dropped"]
 
 
 def _bias_text(bias: dict[str, Any] | None) -> str:
