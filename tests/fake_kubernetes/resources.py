@@ -139,13 +139,9 @@ class Catalog:
         custom = [resource for name in sorted(self.serves) for resource in CUSTOM[name]]
         self.resources: tuple[Resource, ...] = (*BUILT_IN, *custom)
         self._by_path = {(r.group, r.version, r.plural): r for r in self.resources}
-        self._by_kind = {(r.api_version, r.kind): r for r in self.resources}
 
     def at(self, group: str, version: str, plural: str) -> Resource | None:
         return self._by_path.get((group, version, plural))
-
-    def of_kind(self, api_version: str, kind: str) -> Resource | None:
-        return self._by_kind.get((api_version, kind))
 
     def definitions(self) -> list[dict[str, Any]]:
         """The custom resources as the objects that define them."""

@@ -17,13 +17,7 @@ from tests.fake_kubernetes.fixtures import cluster as a_cluster
 from tests.fake_kubernetes.resources import (
     PODS,
 )
-from tests.fixtures.kubernetes import (
-    Thing,
-    ask,
-    execute,
-    is_running,
-    pod,
-)
+from tests.fixtures.kubernetes import Thing, ask, execute, is_running, phase_is, pod
 
 
 def test_a_watch_goes_on_where_a_list_ended(core: client.CoreV1Api, namespace: str) -> None:
@@ -242,3 +236,17 @@ def test_a_cluster_of_its_own_process_tells_what_it_was_asked(tmp_path: Path) ->
 
     assert [node.metadata.name for node in nodes] == ["node-0"]
     assert told == {"requests": {"list nodes": 1}, "busiest_second": 1}
+
+
+def test_laws_of_latency_and_of_pods_can_be_changed_while_it_runs(tmp_path: Path) -> None:
+    waits: list[str] = []
+    with running(tmp_path / "cluster") as cluster:
+        core = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig())))
+        cluster.set_latency(lambda verb: waits.append(verb) or 0.0)
+        cluster.set_law(PodLaw(exit_after_s=0, exit_code=3))
+        core.create_namespaced_pod("default", pod("one", restartPolicy="Never"))
+
+        cluster.wait(PODS, "one", phase_is("Failed"))
+
+        assert cluster.counts["create", "pods"] == 1
+    assert waits == ["create"]
