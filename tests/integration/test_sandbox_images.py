@@ -347,3 +347,10 @@ async def test_a_killed_user_of_a_layer_lets_go(tmp_path: Path) -> None:
         await provider.prepare(Image(steps=(run("true"),)))
         assert before[0] not in layers(tmp_path)
         assert not is_there(record)
+
+
+async def test_users_can_be_made_and_become_by_root_only(provider: BubblewrapProvider) -> None:
+    sandbox = await start(provider, run("useradd -m joe; chfn -f Joe joe; useradd -m ann"))
+    assert await output(sandbox, "su joe -c 'id -un; echo $HOME'") == "joe\n/home/joe\n"
+    assert "Joe" in await output(sandbox, "grep joe /etc/passwd")
+    assert (await sandbox.exec("su joe -c true < /dev/null", user="ann", timeout_s=60)).exit_code != 0

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl.controller.balance import gpu_report
 from agentrl.controller.scheduling.selection import selection_bias
-from agentrl.ledger.accounts import read_balance, read_gpu_time
+from agentrl.ledger.accounts import PublicationRow, read_balance, read_gpu_time, read_publications
 from agentrl.ledger.reader import LedgerReader
 from agentrl.ledger.rows import StepRow
 from agentrl.observe.sandboxes import launching_text, sandboxes_text
@@ -40,6 +40,7 @@ def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
         "time_to_batch_histogram": gpu_report.histogram(times),
         "gpu_time": gpu_report.gpu_figures(read_gpu_time(reader)),
         "balance": gpu_report.balance_figures(read_balance(reader)),
+        "publication": _publication(read_publications(reader)),
         "verdicts": reader.verdict_counts(),
         "sequences": reader.sequence_counts(),
         "policy_lag": {"p50": _lag(steps, "lag_p50", statistics.median), "max": _lag(steps, "lag_max", max)},
@@ -48,6 +49,18 @@ def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
         "launching": json.loads(reader.meta("launching") or "null"),
         "selection_bias": _bias(reader),
         "greedy_heldout": {label: _mean(values) for label, values in evaluations.items()},
+    }
+
+
+def _publication(rows: Sequence[PublicationRow]) -> dict[str, Any] | None:
+    if not rows:
+        return None
+    latencies = [row.latency_s for row in rows]
+    return {
+        "method": rows[-1].method,
+        "latency_s": {"mean": _mean(latencies), "p50": quantile(latencies, 0.5), "p95": quantile(latencies, 0.95)},
+        "downtime_s": _mean([row.downtime_s for row in rows]),
+        "received_bytes": int(statistics.mean(row.received_bytes for row in rows)),
     }
 
 
@@ -86,6 +99,7 @@ def as_text(summary: dict[str, Any], directory: str) -> str:
         f"- by step: {sparkline(summary['rewards']) or '-'}",
         *[f"- greedy success on held-out tasks, {k}: {v}" for k, v in summary["greedy_heldout"].items()],
         f"- time to batch: mean {times['mean']}, p50 {times['p50']}, p95 {times['p95']}",
+        f"- publication: {_publication_text(summary['publication'])}",
         *gpu_report.lines(summary["gpu_time"], summary["balance"], summary["time_to_batch_histogram"]),
         f"- verdicts: {_counts(summary['verdicts'])}",
         *_breaks(summary["sequences"]),
@@ -113,6 +127,14 @@ def _bias_text(bias: dict[str, Any] | None) -> str:
         return "-"
     cancelled = f", {bias['num_cancelled']} of {bias['num_started']} cancelled" if bias["num_cancelled"] else ""
     return f"turns {bias['turns']:+.1%}, tokens {bias['tokens']:+.1%}{cancelled}"
+
+
+def _publication_text(figures: dict[str, Any] | None) -> str:
+    if figures is None:
+        return "-"
+    latency, downtime = figures["latency_s"], figures["downtime_s"]
+    size = f"{figures['received_bytes'] / (1 << 20):.2f} MiB a version"
+    return f"{figures['method']}, mean {latency['mean']} s, p95 {latency['p95']} s, engines down {downtime} s, {size}"
 
 
 def _launching(status: str, changed: dict[str, Any] | None) -> list[str]:

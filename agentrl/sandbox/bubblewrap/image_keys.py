@@ -11,7 +11,7 @@ from agentrl.sandbox.bubblewrap.transfer import pieces
 from agentrl.sandbox.provider import Add, Run, Step, Unpack
 from agentrl.sandbox.supervisor.userns import IdMap
 
-_FORMAT = 1
+_FORMAT = 2
 """To be raised when a layer of the same key would have other contents."""
 _CHUNK_BYTES = 1 << 20
 _PACKAGES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm/rpmdb.sqlite"), Path("/etc/os-release"))

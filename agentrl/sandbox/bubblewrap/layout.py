@@ -78,11 +78,15 @@ FILES = {
         f"agent:x:{AGENT_UID}:{AGENT_UID}:agent:/home/agent:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     ),
-    "/etc/group": f"root:x:0:\ndaemon:x:1:\ntty:x:5:\nagent:x:{AGENT_UID}:\nnogroup:x:65534:\n",
+    "/etc/group": f"root:x:0:\ndaemon:x:1:\ntty:x:5:\nsudo:x:27:\nusers:x:100:\nagent:x:{AGENT_UID}:\nnogroup:x:65534:\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "/etc/hostname": "sandbox\n",
     "/etc/host.conf": "multi on\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "/etc/pam.d/other": (  # for adduser, chfn and su: root may, nobody else
+        "auth sufficient pam_rootok.so\nauth required pam_deny.so\naccount required pam_permit.so\n"
+        "password required pam_unix.so\nsession required pam_permit.so\n"
+    ),
     "/etc/resolv.conf": "",
     "/etc/shells": "/bin/sh\n/bin/bash\n",
 }
