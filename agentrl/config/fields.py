@@ -23,13 +23,7 @@ from agentrl.config.schema import JobConfig
 
 REPLACED = {"schedule.balance": "schedule.swing=all was in_turn, schedule.swing=none was overlap"}
 """Keys of earlier versions, and what to write now."""
-_WORDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    dict[str, str]: "a mapping of names to texts",
-}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,7 @@ class Chat:
         self._template_tokenizer = tokenizer
         self._content_tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._content_tokenizer.encode_special_tokens = True
+        self._foreign_tokenizer = _without_added_tokens(tokenizer)
         self._template = template
         self._variables = variables
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
@@ -106,8 +107,8 @@ class Chat:
             for change in _CHANGES:
                 changed = list(map(change, contents))
                 if marked.startswith(after) and _filled(marked, changed, slots) == text:
-                    return Rendered(ids=self._encode(marked[len(after) :], changed), text=text)
-        return Rendered(ids=self._encode_found(text[len(after) :], contents[known:]), text=text)
+                    return Rendered(ids=self._encode(marked[len(after) :], messages, changed), text=text)
+        return Rendered(ids=self._encode_found(text[len(after) :], messages[known:]), text=text)
 
     def knows_tools(self) -> bool:
         """Whether the template writes offered tools into the prompt."""
@@ -120,7 +121,7 @@ class Chat:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the whole conversation so far, ending where the assistant's next message begins."""
-        return self._encode(self._render(messages, generate=True), [message.content for message in messages])
+        return self._encode(self._render(messages, generate=True), messages)
 
     def bridge(self, role: str, content: str, *, closed: bool = True) -> list[int]:
         """Ids between the end of a sampled assistant message and the next one: message end, observation, new turn.
@@ -143,7 +144,7 @@ class Chat:
     def _tail(self, messages: Sequence[Message], *, generate: bool) -> list[int]:
         """Ids after the first assistant message's content."""
         text = self._render(messages, generate=generate)
-        return self._encode(text.split(_SLOT.format(1), 1)[1], [message.content for message in messages])
+        return self._encode(text.split(_SLOT.format(1), 1)[1], messages)
 
     def _render(self, messages: Sequence[Message], *, generate: bool) -> str:
         return self._text(messages, [_SLOT.format(i) for i in range(len(messages))], (), generate=generate)
@@ -167,26 +168,43 @@ class Chat:
                 hint="change agent.observation_role or agent.system_prompt",
             ) from error
 
-    def _encode(self, rendered: str, contents: Sequence[str]) -> list[int]:
-        """Encode template text with its special tokens and, at each slot, the message's content without any."""
+    def _encode(self, rendered: str, messages: Sequence[Message], contents: Sequence[str] | None = None) -> list[int]:
+        """Encode template text with its special tokens and, at each slot, the message's content without any.
+
+        `contents`: as the template writes them, if that is not as they are.
+        """
         ids: list[int] = []
-        for index, content in enumerate(contents):
+        for index, message in enumerate(messages):
             before, slot, after = rendered.partition(_SLOT.format(index))
             if slot:
+                content = message.content if contents is None else contents[index]
+                ours = message.role in ("system", "assistant")
+                tokenizer = self._content_tokenizer if ours else self._foreign_tokenizer
                 ids += self._template_tokenizer.encode(before, add_special_tokens=False).ids
-                ids += self._content_tokenizer.encode(content, add_special_tokens=False).ids
+                ids += tokenizer.encode(content, add_special_tokens=False).ids
                 rendered = after
         ids += self._template_tokenizer.encode(rendered, add_special_tokens=False).ids
         return ids
 
-    def _encode_found(self, text: str, contents: Sequence[str]) -> list[int]:
+    def _encode_found(self, text: str, messages: Sequence[Message]) -> list[int]:
         """As `_encode`, where contents have to be looked for in the text."""
-        marked = ""
-        for index, content in enumerate(contents):
-            if (wanted := content.strip()) and wanted in text:
-                before, _, text = text.partition(wanted)
+        marked, wanted = "", [message.content.strip() for message in messages]
+        for index, content in enumerate(wanted):
+            if content and content in text:
+                before, _, text = text.partition(content)
                 marked += before + _SLOT.format(index)
-        return self._encode(marked + text, [content.strip() for content in contents])
+        return self._encode(marked + text, messages, wanted)
+
+
+def _without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """The same, to which what looks like an added token is text: many families' turn and tool tokens are added ones
+    that are not marked special, and output that prints them must not begin a turn."""
+    made = json.loads(tokenizer.to_str())
+    for token in made["added_tokens"]:
+        token["special"] = True
+    strict = Tokenizer.from_str(json.dumps(made))
+    strict.encode_special_tokens = True
+    return strict
 
 
 def _filled(marked: str, contents: Sequence[str], slots: Iterable[int]) -> str:

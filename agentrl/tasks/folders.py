@@ -29,8 +29,21 @@ def load_task(folder: Path, *, offline: bool = False) -> Task:
     `offline`: a task that may use a network gets none, instead of being refused.
     """
     if not (folder / "task.toml").is_file() and (folder / "task.yaml").is_file():
-        return load_terminal_bench(folder)
-    return load_harbor(folder, offline=offline)
+        task = load_terminal_bench(folder)
+    else:
+        task = load_harbor(folder, offline=offline)
+    for script in (folder / task.script, folder / task.solution_script):
+        _check_line_ends(script)
+    return task
+
+
+def _check_line_ends(script: Path) -> None:
+    """A first line that ends in CR LF names an interpreter that no machine has. Raises TaskError."""
+    if not script.is_file():
+        return
+    with script.open("rb") as lines:
+        if lines.readline().endswith(b"\r\n"):
+            raise TaskError(f"{script}: has Windows line ends (CR LF)", hint=f"sed -i 's/\\r$//' {script}")
 
 
 def scan_tasks(
