@@ -30,8 +30,21 @@ def load_task(folder: Path, *, offline: bool = False, containers: bool = False) 
     images, which are not read from their Dockerfiles here.
     """
     if not (folder / "task.toml").is_file() and (folder / "task.yaml").is_file():
-        return load_terminal_bench(folder, containers=containers)
-    return load_harbor(folder, offline=offline, containers=containers)
+        task = load_terminal_bench(folder, containers=containers)
+    else:
+        task = load_harbor(folder, offline=offline, containers=containers)
+    for script in (folder / task.script, folder / task.solution_script):
+        _check_line_ends(script)
+    return task
+
+
+def _check_line_ends(script: Path) -> None:
+    """A first line that ends in CR LF names an interpreter that no machine has. Raises TaskError."""
+    if not script.is_file():
+        return
+    with script.open("rb") as lines:
+        if lines.readline().endswith(b"\r\n"):
+            raise TaskError(f"{script}: has Windows line ends (CR LF)", hint=f"sed -i 's/\\r$//' {script}")
 
 
 def scan_tasks(
