@@ -20,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := $(VENV)/installed-$(shell { cat pyproject.toml; echo '$(TORCH)'; } | sha256sum | cut -c1-16)
-BENCHES := cli controller engine sandbox trainer_vs_trl losses_vs_trl lag collect_vs_trl
+BENCHES := cli controller engine publish sandbox pods trainer_vs_trl losses_vs_trl lag collect_vs_trl
 SMOLLM2 := models/smollm2-135m-instruct
 
 # One thread a process: several small-model processes share few cores, and more threads only spin against each other.

@@ -33,6 +33,10 @@ class EngineMistrusted(EngineError):
     """An engine samples from other weights than it was given, by its own word or by its log-probs."""
 
 
+class WeightsGone(EngineError):
+    """The trainer has weights of another version than the one that an engine was to get."""
+
+
 class EngineRequestError(AgentrlError, ValueError):
     """An engine refused a request as malformed (HTTP 400). Our mistake or the task's, never infrastructure."""
 

@@ -6,6 +6,8 @@ who reads it. Nothing here knows torch.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
@@ -153,10 +155,87 @@ class StepDone(msgspec.Struct, frozen=True, kw_only=True):
     """The new policy version (= the batch's step)."""
     batch_id: str
     weights_path: str
-    """Absolute folder with the new weights in Hugging Face layout, complete before this message is sent."""
+    """Absolute folder of the version, complete before this message is sent. The trainer's word on the weights is always
+    in it; the weights themselves as the job's publication says."""
     metrics: dict[str, float]
     """Scalars of the step; the names are listed in docs/metrics.md."""
 
+
+class WeightsOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Controller -> trainer: send an engine your weights. It stands until it is no longer among the `Orders`."""
+
+    number: int
+    """Never used twice by a controller."""
+    version: int
+    base: int | None
+    """Version that the engine holds whole: what has not changed since need not travel. None: everything travels."""
+    devices: list[int]
+    """For each rank of the engine the number of its GPU, or -1 for the CPU."""
+
+
+class OrdersRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Trainer (rank 0) -> controller, POST /trainer/orders: which stand? Held until these are not the `known` ones."""
+
+    epoch: int
+    known: list[int]
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """Controller -> trainer, answer to OrdersRequest. Whatever is not in it is over, and need not be kept."""
+
+    standing: list[WeightsOrder]
+
+
+class Meeting(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the ranks of an engine join the trainer's rank 0."""
+
+    address: str
+    port: int
+    name: str
+    """Of the process group; never used twice."""
+    size: int
+    """Of the group: the engine's ranks and the trainer's one, which is rank 0."""
+    backend: str
+    """gloo or nccl."""
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Tensors that travel together."""
+
+    names: list[str]
+    dtypes: list[str]
+    shapes: list[list[int]]
+    handles: list[bytes]
+    """Where they are in shared memory, for each rank of the engine; none if they come through a group."""
+
+
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights that the trainer is sending to one engine. Written by the trainer; the controller has the engine take
+    them."""
+
+    version: int
+    pieces: list[Piece]
+    """At least one, in the order in which they are sent."""
+    meeting: Meeting | None
+    """None: through shared memory."""
+    num_bytes: int
+    """Of all tensors in it."""
+
+
+class WeightsOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """Trainer (rank 0) -> controller, POST /trainer/offer: the answer to an order."""
+
+    epoch: int
+    number: int
+    transfer: Transfer | None
+    """None: these weights are not there."""
+    problem: str = ""
+    """Why not."""
+
+
+DELTA_BASE = "agentrl_base"
+"""Key in the metadata of a safetensors file that holds only what has changed since that policy version. Whoever loads
+it must hold that version or one between."""
 
 PROBE_FILE = "agentrl_probe.json"
 """Name of a `Probe` in the folder of the weights that it belongs to."""
@@ -172,12 +251,20 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """Prefixes of them, by length."""
     logprobs: list[float]
     """Of each prefix: log-prob of the most probable next token, at temperature 1."""
+    checksum: str | None = None
+    """`whole_checksum` of the weights in the engines' number format; only where changes travel alone."""
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
     """Controller -> trainer, answer to StepDone. `applied` is False if that version was already known."""
 
     applied: bool
+
+
+def whole_checksum(digests: Mapping[str, str]) -> str:
+    """One for all tensors, from the digest of each by its name."""
+    lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
+    return hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
 
 
 S = TypeVar("S")

@@ -21,7 +21,7 @@ from agentrl.cluster.local import LocalCluster
 from agentrl.config.schema import JobConfig
 from agentrl.controller.brain import assemble
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.weights import Weights
 from agentrl.controller.lifecycle.job import prepare_weights
 from agentrl.controller.lifecycle.records import LedgerRecords
 from agentrl.controller.lifecycle.run_directory import RunDirectory

@@ -102,10 +102,10 @@ def load_job(file: Path, overrides: Sequence[str]) -> JobConfig:
 def progress(total: int, what: str) -> Iterator[Callable[[], None]]:
     """A bar on stderr while the block runs, where that is a terminal; yields what moves it on."""
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
     console = Console(stderr=True, markup=False)
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)

@@ -55,9 +55,6 @@ def unresolvable(key: str, marks: Mapping[str, Mark], error: BaseException) -> U
     reason = _one_line(str(error))
     if isinstance(error, RecursionError) or "ecursive interpolation" in reason:
         reason = "it leads back to itself"
-    if match := re.search(r"Environment variable '([^']+)' not found", reason):
-        hint = f"set it, or give a default: ${{oc.env:{match[1]},value}}"
-        return UserError(f"{mark.where}: {key}: the environment variable {match[1]} is not set", hint=hint)
     return UserError(f"{mark.where}: {key}: {mark.raw} cannot be resolved: {reason}")
 
 

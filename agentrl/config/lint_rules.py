@@ -15,6 +15,7 @@ from agentrl.config.lint_inference import INFERENCE_RULES
 from agentrl.config.lint_kubernetes import KUBERNETES_RULES
 from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.lint_pods import POD_RULES
+from agentrl.config.lint_publish import PUBLISH_RULES
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import InFlight, Stragglers, num_swing
 from agentrl.inference.config import Dtype, EngineBackend, SGLangConfig
@@ -443,5 +444,6 @@ RULES: tuple[Rule, ...] = (
     *KUBERNETES_RULES,
     *POD_RULES,
     *LEARNING_RULES,
+    *PUBLISH_RULES,
     *INFERENCE_RULES,
 )

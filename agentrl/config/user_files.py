@@ -38,26 +38,9 @@ def collect(primary: YamlFile, catalog: Catalog, chosen: list[str]) -> UserFiles
 def _follow(file: YamlFile, group: str, catalog: Catalog, files: UserFiles, trail: list[Path]) -> None:
     files[file.path] = file
     entries = file.defaults() if not group else file.optional_defaults()
-    _check_chosen_once(entries, group, catalog)
     for entry in entries:
         if (name := _target(entry, group, catalog)) is not None:
             _follow_name(name, catalog, files, [*trail, file.path])
-
-
-def _check_chosen_once(entries: list[Entry], group: str, catalog: Catalog) -> None:
-    """A file chooses an option of a group once, and the base has chosen one of each. Raises UserError."""
-    seen: dict[str, Entry] = {}
-    for entry in entries:
-        if entry.group is None:
-            continue
-        other = seen.setdefault(entry.group, entry)
-        if other is not entry:
-            raise UserError(f"{entry.where}: group '{entry.group}' is chosen twice, first at {other.where}")
-        if not group and not entry.overrides and entry.group in catalog.groups():
-            raise UserError(
-                f"{entry.where}: group '{entry.group}' is chosen twice: the base has chosen an option",
-                hint=f"write `override /{entry.group}: {entry.name}`",
-            )
 
 
 def _follow_name(name: str, catalog: Catalog, files: UserFiles, trail: list[Path]) -> None:

@@ -54,8 +54,6 @@ class Entry:
     """Named from the top of the search path (`/model`), also in a file that lies in a group."""
     optional: bool
     """Whether it may be missing."""
-    overrides: bool = False
-    """Whether it changes what another file has chosen."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +106,7 @@ class YamlFile:
                 hint="write `- name`, `- group: option` or `- override /group: option`",
             )
         *words, group = pairs[0][0].value.split() or [""]
-        return Entry(
-            where,
-            group.lstrip("/"),
-            pairs[0][1].value,
-            absolute=group.startswith("/"),
-            optional="optional" in words,
-            overrides="override" in words,
-        )
+        return Entry(where, group.lstrip("/"), pairs[0][1].value, group.startswith("/"), "optional" in words)
 
     def marks(self, package: str) -> dict[str, Mark]:
         """Where each of its keys is set, under `package` (the dotted key at which the file is merged, or '').

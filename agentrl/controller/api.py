@@ -1,4 +1,4 @@
-"""The controller's HTTP API: the trainer's two calls, for whoever has the run's token."""
+"""The controller's HTTP API: the trainer's calls, for whoever has the run's token."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import msgspec
 from aiohttp import web
 
 from agentrl.controller.trainer_desk import TrainerDesk
+from agentrl.controller.weights_desk import WeightsDesk
 from agentrl.errors import Superseded
-from agentrl.wire import NextRequest, StepDone, decode, encode
+from agentrl.wire import NextRequest, OrdersRequest, StepDone, WeightsOffer, decode, encode
 
 _MAX_BODY_BYTES = 16 << 20
 
@@ -19,9 +20,10 @@ _MAX_BODY_BYTES = 16 << 20
 class ControllerApi:
     """Serves until closed."""
 
-    def __init__(self, desk: TrainerDesk, token: str) -> None:
+    def __init__(self, desk: TrainerDesk, weights_desk: WeightsDesk, token: str) -> None:
         """`token`: what a request must bring as its bearer."""
         self._desk = desk
+        self._weights_desk = weights_desk
         self._authorization = f"Bearer {token}".encode()
         self._runner: web.AppRunner | None = None
         self.url = ""
@@ -31,6 +33,8 @@ class ControllerApi:
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_post("/trainer/next", self._next)
         app.router.add_post("/trainer/done", self._done)
+        app.router.add_post("/trainer/orders", self._orders)
+        app.router.add_post("/trainer/offer", self._offer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
@@ -47,6 +51,12 @@ class ControllerApi:
 
     async def _done(self, request: web.Request) -> web.Response:
         return await self._answer(request, StepDone, self._desk.done)
+
+    async def _orders(self, request: web.Request) -> web.Response:
+        return await self._answer(request, OrdersRequest, self._weights_desk.orders)
+
+    async def _offer(self, request: web.Request) -> web.Response:
+        return await self._answer(request, WeightsOffer, self._weights_desk.offered)
 
     async def _answer(self, request: web.Request, kind: type[Any], act: Callable[[Any], Any]) -> web.Response:
         if not compare_digest(request.headers.get("Authorization", "").encode(), self._authorization):

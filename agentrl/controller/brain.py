@@ -18,11 +18,12 @@ from agentrl.controller.balance.switching import Switching
 from agentrl.controller.config import num_swing
 from agentrl.controller.controller import Controller, Trainer
 from agentrl.controller.evaluation.heldout import BEFORE
+from agentrl.controller.fleet.delivery import make_delivery
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.places import Places, Pool
-from agentrl.controller.fleet.publication import ProbeOf, read_probe, tolerance
+from agentrl.controller.fleet.publication import Checksums, ProbeOf, read_probe, tolerance
 from agentrl.controller.fleet.routed import Routed
+from agentrl.controller.fleet.weights import weights_of
 from agentrl.controller.lifecycle.records import LedgerRecords
 from agentrl.controller.lifecycle.recovery import Recovered, load_batch, recover
 from agentrl.controller.lifecycle.watchdog import Watchdog
@@ -31,8 +32,9 @@ from agentrl.controller.scheduling.groups import GroupBook
 from agentrl.controller.scheduling.progress import Progress
 from agentrl.controller.scheduling.ready_pool import ReadyPool
 from agentrl.controller.trainer_desk import TrainerDesk
+from agentrl.controller.weights_desk import WeightsDesk
 from agentrl.errors import LedgerError, Superseded
-from agentrl.inference.config import Router
+from agentrl.inference.config import EngineBackend, Router
 from agentrl.ledger.accounts import Accounts
 from agentrl.ledger.ledger import Ledger
 from agentrl.observe.events import Event, Observer, Observers, Warned
@@ -66,6 +68,9 @@ class Brain:
     recovered: Recovered
     fleet: Fleet
     desk: TrainerDesk
+    weights_desk: WeightsDesk
+    start_weights: str
+    """Folder of version 0."""
     collector: Collector
     runner: EpisodeRunner
     sandboxes: WarmPool
@@ -99,9 +104,11 @@ class Brain:
             trainer=trainer,
             runner=self.runner,
             ledger=self.ledger,
+            accounts=self.accounts,
             observer=self.observer,
             entropy=self.entropy,
             probe_of=self.probe_of,
+            start_weights=self.start_weights,
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -161,9 +168,10 @@ def assemble(
     active_time = ActiveTime()
     if not config.publish.probe:
         probe_of = _no_probe
-    path = recovered.weights_path or start_weights
+    folder = recovered.weights_path or start_weights
+    weights_desk = WeightsDesk(epoch=ledger.epoch, patience_s=config.trainer.start_timeout_s + config.publish.timeout_s)
     fleet = Fleet(
-        Weights(path, recovered.applied, probe_of(path)),
+        weights_of(recovered.applied, folder, probe_of(folder), config=config, start=start_weights),
         active_time,
         turn_timeout_s=config.agent.turn_timeout_s,
         control_timeout_s=config.publish.timeout_s,
@@ -171,6 +179,8 @@ def assemble(
         on_quarantine=lambda name, why: observer.emit(Warned(message=f"{name} is quarantined: {why}")),
         in_flight=config.publish.in_flight,
         probe_tolerance=tolerance(config.publish, config.inference.dtype),
+        delivery=make_delivery(config, weights_desk, engine_names(config)),
+        checksums=Checksums(exact=config.inference.backend is EngineBackend.embedded),
         swing=engine_names(config)[: num_swing(config.schedule.swing, config.inference.num_engines)],
         places=places_for(config) if places is None else places,
         routed=routed_for(config),
@@ -216,6 +226,8 @@ def assemble(
         recovered=recovered,
         fleet=fleet,
         desk=desk,
+        weights_desk=weights_desk,
+        start_weights=start_weights,
         collector=collector,
         runner=runner,
         sandboxes=sandboxes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from agentrl.bounds import Count, CountOrZero, Factor, Positive, PositiveShare, Seconds, Share, Swing
+from agentrl.bounds import Count, CountOrZero, Factor, Positive, PositiveShare, Seconds, Share, Swing, Text
 
 
 class Stragglers(Enum):
@@ -112,6 +112,10 @@ class PublishMethod(Enum):
 
     storage = "storage"
     """A folder of safetensors that every engine can read."""
+    direct = "direct"
+    """From the memory of the trainer's rank 0, through a process group with each engine: gloo on CPU, NCCL on GPUs."""
+    shared = "shared"
+    """From the memory of the trainer's rank 0 on the same host: shared memory on CPU, CUDA IPC on GPUs."""
 
 
 class InFlight(Enum):
@@ -134,7 +138,18 @@ class InFlight(Enum):
 @dataclass(frozen=True, kw_only=True)
 class PublishConfig:
     method: PublishMethod = PublishMethod.storage
-    """How new weights reach the engines."""
+    """How new weights reach the engines. docs/decisions/publication.md says which to take when."""
+
+    storage_every: Count = 1
+    """A version in so many is written to a folder with all of its weights, and the run's last one: engines are started
+    on the newest, and then get what is newer by the method. Above 1 `storage` needs delta."""
+
+    delta: bool = False
+    """Only tensors that have changed travel, and a checksum of all of them is held against the trainer's. It pays where
+    training leaves tensors as they are, as low-rank adapters do."""
+
+    address: Text | None = None
+    """With `direct`: where engines reach the trainer's rank 0. None: its address on the way to the controller."""
 
     in_flight: InFlight = InFlight.abort_resume
     """Policy for running requests."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -19,12 +20,13 @@ from agentrl.config.schema import JobConfig
 from agentrl.controller.balance.switching import Switching
 from agentrl.controller.evaluation.heldout import AFTER, BEFORE, between, due, evaluate, is_evaluation
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.publication import ProbeOf
+from agentrl.controller.fleet.weights import Weights, weights_of
 from agentrl.controller.lifecycle.recovery import Recovered, load_batch
 from agentrl.controller.scheduling.admission import eval_episodes
 from agentrl.controller.scheduling.collector import Collector
 from agentrl.controller.trainer_desk import TrainerDesk
+from agentrl.ledger.accounts import Accounts, PublicationRow
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.rows import StepRow
 from agentrl.observe.events import BatchReady, EnginesTold, Evaluated, Observer, Phase, Published, StepApplied, Warned
@@ -64,11 +66,14 @@ class Controller:
         trainer: Trainer,
         runner: EpisodeRunner,
         ledger: Ledger,
+        accounts: Accounts,
         observer: Observer,
         entropy: Random,
         probe_of: ProbeOf,
+        start_weights: str,
     ) -> None:
-        """`entropy` makes batch ids that no other run has; `probe_of` finds what the trainer says of weights."""
+        """`entropy` makes batch ids that no other run has; `probe_of` finds what the trainer says of weights, and
+        `start_weights` is where those of version 0 are."""
         self._config = config
         self._schedule = config.schedule
         self._recovered = recovered
@@ -80,13 +85,20 @@ class Controller:
         self._trainer = trainer
         self._runner = runner
         self._ledger = ledger
+        self._accounts = accounts
         self._observer = observer
         self._entropy = entropy
         self._probe_of = probe_of
+        self._start_weights = start_weights
+        self._received_bytes = 0
+        """Of weights, up to the last publication."""
 
     async def run(self) -> None:
         """Until the last step is published and evaluated."""
-        await self._fleet.wait_up()
+        weights = self._fleet.weights
+        if self._recovered.pending is None or weights.stored == weights.version:
+            await self._fleet.wait_up()
+        # Otherwise the trainer may be at the next version already, and engines can only come up with that one.
         if self._fleet.weights.version > 0:
             # A version whose publication was interrupted is live now: engines start on it.
             self._ledger.publish_step(self._fleet.weights.version)
@@ -166,7 +178,10 @@ class Controller:
                 metrics=report.metrics,
             )
         )
-        await self._publish(Weights(report.weights_path, row.step, self._probe_of(report.weights_path)))
+        folder = report.weights_path
+        probe = self._probe_of(folder)
+        await self._publish(weights_of(row.step, folder, probe, config=self._config, start=self._start_weights))
+        prune_weights(Path(folder).parent, keep=self._config.publish.keep_versions, in_use=self._fleet.weights_in_use)
         if self._due(row.step):
             await self._evaluate_between(row.step)
 
@@ -195,7 +210,7 @@ class Controller:
             if returns:
                 group.create_task(self._switching.take_back())
             suspended = monotonic()
-            await self._fleet.suspend()
+            await self._fleet.suspend(weights)
             await self._fleet.publish(weights)
             await self._fleet.resume()
             downtime_s = monotonic() - suspended
@@ -203,18 +218,18 @@ class Controller:
         self._ledger.publish_step(weights.version)
         if keep := self._config.observe.keep_trajectories:
             self._ledger.prune_trajectories(before_step=weights.version + 1 - keep)
-        self._observer.emit(
-            Published(
-                version=weights.version,
-                latency_s=monotonic() - began,
-                downtime_s=downtime_s,
-                weights_bytes=weights_bytes(Path(weights.path)),
-                engines=engines,
-                probe_difference=self._fleet.probe_difference,
-            )
+        published = Published(
+            version=weights.version,
+            method=self._config.publish.method.value,
+            latency_s=monotonic() - began,
+            downtime_s=downtime_s,
+            received_bytes=self._fleet.delivery.num_bytes - self._received_bytes,
+            engines=engines,
+            probe_difference=self._fleet.probe_difference,
         )
-        folder, keep_versions = Path(weights.path).parent, self._config.publish.keep_versions
-        prune_weights(folder, keep=keep_versions, in_use=self._fleet.weights_in_use)
+        self._received_bytes = self._fleet.delivery.num_bytes
+        self._accounts.record_publication(PublicationRow(**asdict(published)))
+        self._observer.emit(published)
 
     def _due(self, version: int) -> bool:
         return due(version, every=self._schedule.eval_every, steps=self._schedule.steps)
@@ -257,11 +272,6 @@ class Controller:
 async def _pass(seconds: float) -> None:
     """Let time pass, for what changes with time alone."""
     await asyncio.sleep(seconds)
-
-
-def weights_bytes(folder: Path) -> int:
-    """Size of the weights in a folder of Hugging Face layout."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 def prune_weights(folder: Path, *, keep: int, in_use: Collection[str] = ()) -> None:

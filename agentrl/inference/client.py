@@ -21,6 +21,7 @@ from agentrl.inference.engine import EngineLoad, FinishReason, Generation, Pause
 from agentrl.inference.gauges import parse_gauges
 from agentrl.inference.labels import NOT_OURS, parse_label, weight_label
 from agentrl.inference.sglang_checks import missing_paths
+from agentrl.wire import Meeting, Piece, Transfer
 
 _HEALTH_TIMEOUT_S = 5.0
 _KEEP_ALIVE_S = 4.0
@@ -81,6 +82,14 @@ class _ModelInfo(msgspec.Struct):
 class _Updated(msgspec.Struct):
     success: bool
     message: str = ""
+
+
+class _Checksums(msgspec.Struct):
+    checksums: dict[str, str]
+
+
+class _Checked(msgspec.Struct):
+    ranks: list[_Checksums]
 
 
 class SGLangClient:
@@ -165,6 +174,38 @@ class SGLangClient:
         if not answer.success:
             raise EngineError(f"{self._name}: weights of version {version} were not loaded: {answer.message}")
         self._serves = version
+
+    async def receive_weights(self, transfer: Transfer, *, flush_cache: bool = True) -> None:
+        """One session of SGLang's: nothing of it is labelled before the last piece is there."""
+        self._serves = None
+        await self._order("/update_weight_version", {"new_version": str(NOT_OURS), "abort_all_requests": False})
+        if transfer.meeting is not None:
+            await self._order("/init_weights_update_group", _joining(transfer.meeting))
+        try:
+            await self._order("/begin_weight_update", {})
+        except EngineError:
+            # A controller before this one may have ended in the middle of an update.
+            await self._order("/end_weight_update", {})
+            await self._order("/begin_weight_update", {})
+        for piece in transfer.pieces:
+            last = piece is transfer.pieces[-1]
+            body = {
+                "flush_cache": flush_cache and last,
+                "abort_all_requests": False,
+                "weight_version": weight_label(transfer.version, self._signature) if last else None,
+            }
+            await self._order(*_sending(piece, transfer.meeting, body))
+        await self._order("/end_weight_update", {})
+        if transfer.meeting is not None:
+            await self._order("/destroy_weights_update_group", {"group_name": transfer.meeting.name})
+        self._serves = transfer.version
+
+    async def checksums(self) -> dict[str, str]:
+        ranks = (await self._ask("POST", "/weights_checker", {"action": "checksum"}, _Checked)).ranks
+        found: dict[str, str] = {}
+        for number, rank in enumerate(ranks):
+            found |= {f"{number}/{name}" if number else name: value for name, value in rank.checksums.items()}
+        return found
 
     async def release_memory(self) -> None:
         await self._send("POST", "/release_memory_occupation", self._memory)
@@ -276,6 +317,12 @@ class SGLangClient:
         except msgspec.DecodeError as error:
             raise EngineError(f"{self._name}: answer to {path} is not the API's: {error}") from error
 
+    async def _order(self, path: str, body: dict[str, Any]) -> None:
+        """Part of an update. Raises EngineError if it is refused."""
+        answer = await self._ask("POST", path, body, _Updated)
+        if not answer.success:
+            raise EngineError(f"{self._name}: {path} failed: {answer.message}")
+
     async def _send(
         self,
         method: str,
@@ -309,3 +356,22 @@ class SGLangClient:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
             self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
         return self._session
+
+
+def _joining(meeting: Meeting) -> dict[str, Any]:
+    return {
+        "master_address": meeting.address,
+        "master_port": meeting.port,
+        "rank_offset": 1,
+        "world_size": meeting.size,
+        "group_name": meeting.name,
+        "backend": meeting.backend,
+    }
+
+
+def _sending(piece: Piece, meeting: Meeting | None, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Path and body of the request that makes a server take a piece; msgspec writes bytes as base64."""
+    if meeting is None:
+        return "/update_weights_from_tensor", body | {"serialized_named_tensors": piece.handles}
+    tensors = {"names": piece.names, "dtypes": piece.dtypes, "shapes": piece.shapes}
+    return "/update_weights_from_distributed", body | tensors | {"group_name": meeting.name}

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from agentrl.wire import Transfer
+
 
 class FinishReason(StrEnum):
     """Why a generation ended."""
@@ -119,6 +121,18 @@ class Engine(Protocol):
         Waits for what runs, unless the engine is paused. With `flush_cache=False` requests that were paused in place
         keep their KV; with True there must be none.
         """
+        ...
+
+    async def receive_weights(self, transfer: Transfer, *, flush_cache: bool = True) -> None:
+        """As `update_weights`, but from the trainer itself. What is not sent stays as it is.
+
+        If it fails half way the engine may serve a mixture: it then says that it serves version
+        `labels.NOT_OURS`.
+        """
+        ...
+
+    async def checksums(self) -> dict[str, str]:
+        """Of every tensor, by the server's own names for them."""
         ...
 
     async def release_memory(self) -> None:

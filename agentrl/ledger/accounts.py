@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from agentrl.ledger.ledger import Ledger
@@ -42,6 +42,22 @@ class BalanceRow:
     """What `predicted_s` came to; None while that is not known, and where a later decision took its place."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PublicationRow:
+    """What it took to make a version live."""
+
+    version: int
+    method: str
+    latency_s: float
+    """From the step's report to its end."""
+    downtime_s: float
+    """For so long no engine was sent anything."""
+    received_bytes: int
+    """Of weights that travelled to engines since the publication before."""
+    engines: int
+    probe_difference: float | None
+
+
 class Accounts:
     """Writes through a run's ledger, under its controller's epoch."""
 
@@ -55,6 +71,15 @@ class Accounts:
                 "INSERT INTO gpu_time (lane, step, use, num_gpus, began_at, spent_us) VALUES (?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (lane, step, use) DO UPDATE SET spent_us = spent_us + excluded.spent_us",
                 [(r.lane, r.step, r.use, r.num_gpus, r.began_at, r.spent_us) for r in rows],
+            )
+
+    def record_publication(self, row: PublicationRow) -> None:
+        """Write a publication down; the last one of a version counts."""
+        values = asdict(row)
+        with self._ledger._write() as db:
+            db.execute(
+                f"INSERT OR REPLACE INTO publications ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})",
+                list(values.values()),
             )
 
     def record_decision(self, row: BalanceRow) -> int:
@@ -89,6 +114,26 @@ def read_gpu_time(reader: LedgerReader) -> list[GpuTimeRow]:
     return [
         GpuTimeRow(lane=lane, step=step, use=use, num_gpus=num_gpus, began_at=began_at, spent_us=spent_us)
         for lane, step, use, num_gpus, began_at, spent_us in rows
+    ]
+
+
+def read_publications(reader: LedgerReader) -> list[PublicationRow]:
+    """By version."""
+    rows = reader.query(
+        "SELECT version, method, latency_s, downtime_s, received_bytes, engines, probe_difference "
+        "FROM publications ORDER BY version"
+    )
+    return [
+        PublicationRow(
+            version=version,
+            method=method,
+            latency_s=latency_s,
+            downtime_s=downtime_s,
+            received_bytes=received_bytes,
+            engines=engines,
+            probe_difference=probe_difference,
+        )
+        for version, method, latency_s, downtime_s, received_bytes, engines, probe_difference in rows
     ]
 
 

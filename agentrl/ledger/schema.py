@@ -3,7 +3,7 @@
 Tables with blobs have a rowid: in one without, every look-up reads the whole rows it compares with, blobs included.
 """
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 TABLES = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -115,6 +115,17 @@ CREATE TABLE gpu_time (
   spent_us INTEGER NOT NULL,
   PRIMARY KEY (lane, step, use)
 ) WITHOUT ROWID;
+
+-- What it took to make a version live; docs/metrics.md.
+CREATE TABLE publications (
+  version INTEGER PRIMARY KEY,
+  method TEXT NOT NULL,
+  latency_s REAL NOT NULL,
+  downtime_s REAL NOT NULL,
+  received_bytes INTEGER NOT NULL,
+  engines INTEGER NOT NULL,
+  probe_difference REAL
+);
 
 -- One row per decision about the swing engines; realised_s stays NULL where a later one took its place.
 CREATE TABLE balance (

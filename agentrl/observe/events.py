@@ -154,13 +154,15 @@ class EnginesTold(Event):
 class Published(Event):
     kind: ClassVar[str] = "published"
     version: int
+    method: str
+    """storage, direct, shared"""
     latency_s: float
     engines: int
     """Engines that serve it."""
     downtime_s: float = 0.0
     """For so long none of them was sent anything."""
-    weights_bytes: int = 0
-    """Size of the weights, which each of them has read."""
+    received_bytes: int = 0
+    """Of weights that travelled to engines since the publication before, those of restarted ones included."""
     probe_difference: float | None = None
     """Largest mean absolute difference of an engine's log-probs from the trainer's; None: not compared."""
 

@@ -17,14 +17,19 @@ from dataclasses import dataclass, field
 from agentrl.clock import monotonic
 from agentrl.errors import EngineError, EngineRequestError
 from agentrl.inference.engine import EngineLoad, FinishReason, Generation, PauseMode, SamplingParams
+from agentrl.inference.labels import NOT_OURS
 from agentrl.simulation.batching import Batching, EngineStats, Request
 from agentrl.simulation.config import EngineLaw
+from agentrl.simulation.groups import SimulatedGroups
+from agentrl.wire import Transfer
 
 Speaker = Callable[[str, list[int]], list[int]]
 """(request id, ids so far) -> the rest of the message that the model would sample, its stop token included."""
 
 _VERSIONS = 64
 _SPOILT = -7.0
+_MIXED = -9.0
+"""Of tokens from weights of which some are of another version than the others."""
 
 
 def logprob_of(version: int) -> float:
@@ -46,13 +51,24 @@ class _Asked:
 class SimulatedEngine:
     """Lives on the node whose task makes it: when that is killed, nothing is answered any more."""
 
-    def __init__(self, name: str, law: EngineLaw, speaker: Speaker, *, version: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        law: EngineLaw,
+        speaker: Speaker,
+        *,
+        version: int = 0,
+        groups: SimulatedGroups | None = None,
+    ) -> None:
+        """`groups`: where the trainer sends weights."""
         self._name = name
+        self._groups = groups or SimulatedGroups()
         self._law = law
         self._speaker = speaker
         self._version = version
         self._logprob = logprob_of(version)
         self._sticks = self._spoils = False
+        self._stuck_at = self._logprob
         self._context = copy_context()
         self._numbers = itertools.count()
         self._batching = Batching(law, monotonic())
@@ -131,12 +147,36 @@ class SimulatedEngine:
                 await self._spend(self._law.update_weights_s)
                 if flush_cache:
                     self._batching.flush()
-                self._label_sampled()
-                self._version = version
+                self._relabel(version)
                 self._load(version)
             finally:
                 self._loading = False
                 self._notify()
+
+    async def receive_weights(self, transfer: Transfer, *, flush_cache: bool = True) -> None:
+        """As SGLang: each piece changes what serves, so that between the first and the last it is a mixture."""
+        async with self._request():
+            self._relabel(NOT_OURS)
+        async with self._request():
+            await self._until(lambda: self._paused or not self._batching.busy)
+        for piece in transfer.pieces:
+            async with self._request():
+                self._groups.check(transfer)
+                self._label_sampled()
+                self._logprob = _MIXED
+                await self._spend(self._law.update_weights_s / len(transfer.pieces))
+                self._groups.check(transfer)
+                if piece is transfer.pieces[-1]:
+                    if flush_cache:
+                        self._batching.flush()
+                    self._relabel(transfer.version)
+                    self._load(transfer.version)
+        async with self._request():
+            self._notify()
+
+    async def checksums(self) -> dict[str, str]:
+        async with self._request():
+            return {"all": str(self._logprob)}
 
     async def release_memory(self) -> None:
         async with self._request():
@@ -209,7 +249,7 @@ class SimulatedEngine:
 
     def stick(self) -> None:
         """From now on new weights are acknowledged, and the old ones go on serving."""
-        self._sticks = True
+        self._sticks, self._stuck_at = True, self._logprob
 
     def spoil(self) -> None:
         """From now on weights are damaged when they are loaded."""
@@ -217,8 +257,14 @@ class SimulatedEngine:
 
     # --- inside
 
+    def _relabel(self, version: int) -> None:
+        self._label_sampled()
+        self._version = version
+
     def _load(self, version: int) -> None:
-        if not self._sticks:
+        if self._sticks:
+            self._logprob = self._stuck_at
+        else:
             self._logprob = _SPOILT if self._spoils else logprob_of(version)
 
     def _tick(self) -> None:

@@ -8,16 +8,26 @@ from agentrl.controller.fleet.fleet import Fleet
 from agentrl.errors import EngineError
 from agentrl.simulation.config import EngineLaw
 from agentrl.simulation.engine import SimulatedEngine, Speaker
+from agentrl.simulation.groups import SimulatedGroups
 from agentrl.simulation.router import SimulatedRouter
 
 
 class SimulatedEngines:
     """The controller's `Engines`. They are up `start_s` after the start, and `restart_s` after a loss."""
 
-    def __init__(self, num_engines: int, law: EngineLaw, speaker: Speaker, *, start_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        num_engines: int,
+        law: EngineLaw,
+        speaker: Speaker,
+        *,
+        start_s: float = 0.0,
+        groups: SimulatedGroups | None = None,
+    ) -> None:
         self._law = law
         self._start_s = start_s
         self._speaker = speaker
+        self._groups = groups
         self._lost = {f"engine-{index}": asyncio.Event() for index in range(num_engines)}
         self._up: dict[str, SimulatedEngine] = {}
         self.made: list[SimulatedEngine] = []
@@ -62,7 +72,8 @@ class SimulatedEngines:
         await asyncio.sleep(self._start_s)
         while True:
             await fleet.until_startable(role)
-            engine = SimulatedEngine(role, self._law, self._speaker, version=fleet.start_weights(role).version)
+            version = fleet.start_weights(role).stored
+            engine = SimulatedEngine(role, self._law, self._speaker, version=version, groups=self._groups)
             self._lost[role].clear()
             self._up[role] = engine
             self.made.append(engine)

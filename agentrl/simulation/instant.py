@@ -24,6 +24,7 @@ from agentrl.sandbox.provider import (
     unheard,
 )
 from agentrl.simulation.session import SimulatedSession
+from agentrl.wire import Transfer
 
 
 class InstantEngine:
@@ -73,6 +74,14 @@ class InstantEngine:
     async def update_weights(self, path: str, version: int, *, flush_cache: bool = True) -> None:
         self._check()
         self._version = version
+
+    async def receive_weights(self, transfer: Transfer, *, flush_cache: bool = True) -> None:
+        self._check()
+        self._version = transfer.version
+
+    async def checksums(self) -> dict[str, str]:
+        self._check()
+        return {}
 
     async def release_memory(self) -> None:
         self._check()

@@ -25,6 +25,7 @@ from agentrl.sandbox.provider import Image, SandboxSpec
 from agentrl.simulation.config import Hardware, Workload
 from agentrl.simulation.engines import SimulatedEngines
 from agentrl.simulation.figures import Figures, of_run
+from agentrl.simulation.groups import SimulatedGroups
 from agentrl.simulation.life import World
 from agentrl.simulation.no_places import NoPlaces
 from agentrl.simulation.sandbox import SimulatedProvider
@@ -100,8 +101,9 @@ def build(
     """Put a run together, new or resumed from its ledger. `disk` is the trainer's, from the run's earlier lives."""
     config, hardware = scenario.config, scenario.hardware
     world = World(scenario.workload, seed=config.seed, hygiene=scenario.hygiene)
+    groups = SimulatedGroups()
     engines = SimulatedEngines(
-        hardware.engines, hardware.engine, SimulatedModel(world), start_s=scenario.engine_start_s
+        hardware.engines, hardware.engine, SimulatedModel(world), start_s=scenario.engine_start_s, groups=groups
     )
     provider = SimulatedProvider(
         world,
@@ -126,6 +128,8 @@ def build(
         hardware.trainer,
         num_gpus=len(brain.fleet.swing) or hardware.trainer.gpus,
         desk=brain.desk,
+        weights_desk=brain.weights_desk,
+        groups=groups,
         epoch=ledger.epoch,
         disk=disk or TrainerDisk(),
     )

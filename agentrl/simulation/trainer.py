@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import msgspec
 
 from agentrl.controller.trainer_desk import TrainerDesk
+from agentrl.controller.weights_desk import WeightsDesk
 from agentrl.simulation.config import TrainerLaw
 from agentrl.simulation.engine import logprob_of
+from agentrl.simulation.groups import SimulatedGroups
 from agentrl.simulation.loop import kill, spawn
-from agentrl.wire import NextRequest, Probe, RunFinished, StepDone, TrainBatch
+from agentrl.wire import NextRequest, OrdersRequest, Probe, RunFinished, StepDone, TrainBatch, WeightsOffer
 
 _WEIGHTS = "/simulated/v"
 
@@ -51,8 +53,20 @@ class TrainerDisk:
 class SimulatedTrainer:
     """The controller's `Trainer`, on a node of its own that can be killed."""
 
-    def __init__(self, law: TrainerLaw, *, num_gpus: int, desk: TrainerDesk, epoch: int, disk: TrainerDisk) -> None:
+    def __init__(
+        self,
+        law: TrainerLaw,
+        *,
+        num_gpus: int,
+        desk: TrainerDesk,
+        weights_desk: WeightsDesk,
+        groups: SimulatedGroups,
+        epoch: int,
+        disk: TrainerDisk,
+    ) -> None:
         self._law = law
+        self._weights_desk = weights_desk
+        self._groups = groups
         self.num_gpus = num_gpus
         self._desk = desk
         self._epoch = epoch
@@ -76,6 +90,7 @@ class SimulatedTrainer:
     def die(self) -> None:
         """As if its processes were killed; whoever keeps it notices."""
         kill(self.node)
+        self._groups.lose(self.node)
         self._lost.set()
 
     async def _live(self) -> asyncio.Task[None]:
@@ -83,13 +98,17 @@ class SimulatedTrainer:
         self.node = f"trainer-{self._epoch}.{next(self._lives)}"
         self._lost.clear()
         running = spawn(self.node, self._train(), name=self.node)
+        sending = spawn(self.node, self._send(), name=f"{self.node} orders")
         lost = asyncio.create_task(self._lost.wait())
         try:
             await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             lost.cancel()
-            if not running.done():
+            if running.done():
+                sending.cancel()
+            else:
                 kill(self.node)
+                self._groups.lose(self.node)
         return running
 
     async def _train(self) -> None:
@@ -105,6 +124,22 @@ class SimulatedTrainer:
                 return
             if isinstance(reply, TrainBatch):
                 await self._apply(reply)
+
+    async def _send(self) -> None:
+        """Answers orders for weights with those of the checkpoint, whatever else it does."""
+        node, known = self.node, set[int]()
+        while True:
+            request = OrdersRequest(epoch=self._epoch, known=sorted(known))
+            standing = {order.number: order for order in (await self._weights_desk.orders(request)).standing}
+            for number in standing.keys() - known:
+                order = standing[number]
+                there = order.version == self._disk.version
+                transfer = self._groups.open(node, number, order.version) if there else None
+                problem = "" if there else f"version {self._disk.version} is here"
+                await self._weights_desk.offered(
+                    WeightsOffer(epoch=self._epoch, number=number, transfer=transfer, problem=problem)
+                )
+            known = set(standing)
 
     async def _apply(self, batch: TrainBatch) -> None:
         assert batch.step == self._disk.version + 1

@@ -1,4 +1,4 @@
-"""Published weights: a folder in Hugging Face layout that any engine loads."""
+"""The folder of a version: its weights in Hugging Face layout, for any engine, and the trainer's word on them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,36 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 from agentrl.trainer import durable
 from agentrl.trainer.lora import merged
-from agentrl.wire import PROBE_FILE, Probe
+from agentrl.wire import DELTA_BASE, PROBE_FILE, Probe
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf", "*.pt", "*.pth")
 
 
-def export(final: Path, model: nn.Module, source: Path, rank: int, probe: Probe) -> None:
-    """Write `final` from the model's weights, the probe, and everything but the weights of `source`. Collective; rank 0
-    writes."""
+def full_weights(model: nn.Module, rank: int) -> dict[str, Tensor]:
+    """The whole model by the names of Hugging Face, adapters merged, tied tensors once; on rank 0, elsewhere nothing.
+
+    Collective. With one rank some tensors are the model's own: they change with the next update.
+    """
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if rank:
-        return
+        return {}
+    return _without_tied(model, merged(model, _tensors(state)))
+
+
+def write_folder(final: Path, source: Path, probe: Probe, weights: Mapping[str, Tensor], base: int | None) -> None:
+    """Make `final` appear: the probe, and with `weights` these and everything but the weights of `source`.
+
+    `base`: the version that these weights are a change to; None: they are all.
+    """
     folder = durable.fresh(durable.temporary(final))
-    for path in source.iterdir():
-        if path.is_file() and path.name != "config.json" and not any(path.match(pattern) for pattern in _WEIGHTS):
-            shutil.copyfile(path, folder / path.name)
-    config = json.loads((source / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(_as_float32(config), indent=2))
-    save_file(
-        _without_tied(model, merged(model, _tensors(state))), folder / "model.safetensors", metadata={"format": "pt"}
-    )
+    if weights:
+        for path in source.iterdir():
+            if path.is_file() and path.name != "config.json" and not any(path.match(pattern) for pattern in _WEIGHTS):
+                shutil.copyfile(path, folder / path.name)
+        config = json.loads((source / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(_as_float32(config), indent=2))
+        metadata = {"format": "pt"} if base is None else {"format": "pt", DELTA_BASE: str(base)}
+        save_file(dict(weights), folder / "model.safetensors", metadata=metadata)
     (folder / PROBE_FILE).write_bytes(msgspec.json.encode(probe))
     durable.commit(final)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -35,6 +36,32 @@ class ExitCode(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Publication:
+    """How the weights of each version leave the trainer."""
+
+    send: Literal["direct", "shared"] | None = None
+    """On order to each engine: through a process group, or through shared memory. None: in folders only."""
+    every: int = 1
+    """A version in so many has a folder with all of its weights."""
+    delta: bool = False
+    """Whether an engine is sent only what has changed since what it holds, and folders between two whole ones hold
+    what has changed since the last whole one."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of the engines: what they are sent is in it."""
+    device: int = -1
+    """GPU from which it sends through a group, with NCCL; -1: from memory, with gloo."""
+    timeout_s: float = 120.0
+    """Deadline of sending one engine its weights."""
+    address: str | None = None
+    """Where engines reach this process; None: its address on the way to the controller."""
+
+
+def is_whole(version: int, *, every: int, total_steps: int) -> bool:
+    """Whether the folder of a version has all of its weights; the run's last one always has."""
+    return version % every == 0 or version == total_steps
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainerJob:
     """One start of the trainer."""
 
@@ -55,6 +82,7 @@ class TrainerJob:
     """Steps of the run, for log lines and the learning-rate schedule; the controller decides when it is finished."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    publication: Publication = field(default_factory=Publication)
     controller_retry_s: float = 60.0
     """How long to retry a controller that does not answer (it may be restarting)."""
 
@@ -119,8 +147,32 @@ class TrainerExit(AgentrlError, RuntimeError):
 
 
 def weights_folder(run_dir: Path, version: int) -> Path:
-    """Folder of the published weights of a policy version, complete if it exists."""
+    """Folder of a policy version, complete if it exists: the trainer's word on its weights, and if they are stored the
+    weights themselves."""
     return run_dir / "weights" / f"v{version:06d}"
+
+
+SHARED_MEMORY = Path("/dev/shm")
+"""Where the system shows shared memory as files."""
+
+
+MANAGER = "torch_shm_manager"
+"""Program that keeps shared memory for torch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagerNote:
+    """A process that keeps a trainer's shared memory, and may outlive it as long as an engine has a piece mapped."""
+
+    pid: int
+    socket: str
+    """In a folder of its own."""
+
+
+def shared_memory_notes(run_dir: Path) -> Path:
+    """Folder with an empty file for each piece of shared memory that a trainer of the run has made, by its name, and a
+    `ManagerNote` for each process that keeps them."""
+    return run_dir / "work" / "shared_memory"
 
 
 def checkpoint_folder(run_dir: Path, step: int) -> Path:

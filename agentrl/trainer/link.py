@@ -1,7 +1,7 @@
-"""Rank 0's HTTP side: pull a batch, report a step. Blocking, on the standard library: a trainer does nothing meanwhile.
+"""Rank 0's HTTP side: pull a batch, report a step; answer orders for weights. Blocking, on the standard library.
 
-The trainer opens no port. A controller that does not answer, or answers 5xx, may be restarting and is retried until a
-deadline; 409 means that the controller of another epoch owns the run.
+A controller that does not answer, or answers 5xx, may be restarting and is retried until a deadline; 409 means that the
+controller of another epoch owns the run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from agentrl.errors import AgentrlError
 from agentrl.trainer.job import ExitCode, TrainerExit
-from agentrl.wire import Ack, NextRequest, StepDone, decode, encode
+from agentrl.wire import Ack, NextRequest, Orders, OrdersRequest, StepDone, WeightsOffer, decode, encode
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,14 @@ class ControllerLink:
     def done(self, message: StepDone) -> Ack:
         """Report a step that is on disk. Idempotent."""
         return decode(self._post("/trainer/done", encode(message)), Ack)
+
+    def orders(self, request: OrdersRequest) -> Orders:
+        """Which orders for weights stand, as soon as that has changed."""
+        return decode(self._post("/trainer/orders", encode(request)), Orders)
+
+    def offer(self, message: WeightsOffer) -> None:
+        """Answer an order."""
+        self._post("/trainer/offer", encode(message))
 
     def _post(self, path: str, body: bytes) -> bytes:
         deadline: float | None = None

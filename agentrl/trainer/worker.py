@@ -17,12 +17,13 @@ import torch
 
 from agentrl.errors import AgentrlError
 from agentrl.trainer import batching, checkpoint, durable
-from agentrl.trainer.export import export
+from agentrl.trainer.export import full_weights
 from agentrl.trainer.job import ExitCode, TrainerExit, TrainerJob, checkpoint_folder, weights_folder
 from agentrl.trainer.learner import Learner, make_optimizer
 from agentrl.trainer.link import ControllerLink
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.probe import make_probe
+from agentrl.trainer.publish import Publisher
 from agentrl.trainer.world import World
 from agentrl.wire import NextReply, NextRequest, RunFinished, StepDone, TrainBatch
 
@@ -60,6 +61,7 @@ class Worker:
             algorithm=job.algorithm,
             total_steps=job.total_steps,
         )
+        self._publisher = Publisher(job, self._link)
         self._position = self._resume()
 
     def run(self) -> None:
@@ -69,11 +71,21 @@ class Worker:
             reply = _decode_reply(self._world.share(self._exchange))
             if isinstance(reply, RunFinished):
                 log.info("finished: %s", reply.reason)
+                self._publisher.close()
                 return
             if isinstance(reply, TrainBatch):
                 self._position = self._step(reply)
 
     def _resume(self) -> Position:
+        position = self._position_on_disk()
+        if self._job.publication.send is None and not self._job.publication.delta:
+            return position
+        tensors = full_weights(self._policy.model, self._world.rank)
+        if self._world.rank == 0:
+            self._publisher.resume(position.version, tensors)
+        return position
+
+    def _position_on_disk(self) -> Position:
         folder = durable.newest(self._run_dir / "checkpoints", "step-")
         folder = Path(self._world.share(lambda: str(folder or "").encode()).decode()) if folder else None
         if folder is None:
@@ -103,7 +115,9 @@ class Worker:
         exported = time.perf_counter()
         weights = weights_folder(self._run_dir, reply.step)
         probe = make_probe(self._policy, reply.trajectories[0].sequences()[0])
-        export(weights, self._policy.model, Path(self._job.model_path), self._world.rank, probe)
+        tensors = full_weights(self._policy.model, self._world.rank)
+        if self._world.rank == 0:
+            self._publisher.write(reply.step, tensors, probe)
         metrics["export_s"] = time.perf_counter() - exported
 
         saved = time.perf_counter()
@@ -120,6 +134,7 @@ class Worker:
         )
         if self._world.rank == 0:
             checkpoint.seal(folder, done)
+            self._publisher.offer()
             self._prune()
             _log_step(done, self._job.total_steps)
         return Position(done.version, done.batch_id, done)

@@ -21,7 +21,7 @@ from random import Random
 from agentrl.config.schema import JobConfig
 from agentrl.controller.config import ScheduleConfig
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.weights import Weights
 from agentrl.controller.lifecycle.records import LedgerRecords
 from agentrl.controller.scheduling.collector import Collector
 from agentrl.controller.scheduling.groups import GroupBook

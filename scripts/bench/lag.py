@@ -181,7 +181,7 @@ def train(start: Path, *, lag: int, algorithm: AlgorithmConfig, steps: int, lr: 
     import torch
 
     from agentrl.trainer.batching import flatten
-    from agentrl.trainer.export import export
+    from agentrl.trainer.export import full_weights, write_folder
     from agentrl.trainer.learner import Learner, make_optimizer
     from agentrl.trainer.policy import Policy
     from agentrl.trainer.probe import make_probe
@@ -211,7 +211,8 @@ def train(start: Path, *, lag: int, algorithm: AlgorithmConfig, steps: int, lr: 
             batch = flatten(trajectories, algorithm)
             ess.append(learner.step(batch, step)["ess"])
             versions.append(Path(temporary) / f"v{step}")
-            export(versions[-1], policy.model, start, 0, make_probe(policy, trajectories[0]))
+            probe = make_probe(policy, trajectories[0])
+            write_folder(versions[-1], start, probe, full_weights(policy.model, 0), None)
             if step > steps // 2:
                 world.load(versions[-1])
                 looked = world.attempt("look", Random(f"look/{seed}/{step}"))

@@ -12,7 +12,7 @@ import pytest
 
 from agentrl.config.schema import JobConfig
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.weights import Weights
 from agentrl.controller.lifecycle.supervise import AttachedEngine
 from agentrl.errors import ProcessFailed, UserError
 from agentrl.inference.attached import check_attached

@@ -9,6 +9,7 @@ import pytest
 
 from agentrl.controller.api import ControllerApi
 from agentrl.controller.trainer_desk import TrainerDesk
+from agentrl.controller.weights_desk import WeightsDesk
 from agentrl.wire import NextRequest, RunFinished, decode, encode
 
 
@@ -24,7 +25,7 @@ class Desk:
     [({}, 401), ({"Authorization": "Bearer other"}, 401), ({"Authorization": "Bearer secret"}, 200)],
 )
 async def test_requests_without_the_runs_token_are_refused(headers: dict[str, str], status: int) -> None:
-    api = ControllerApi(cast(TrainerDesk, Desk()), "secret")
+    api = ControllerApi(cast(TrainerDesk, Desk()), WeightsDesk(epoch=1, patience_s=1.0), "secret")
     await api.start()
     try:
         body = encode(NextRequest(epoch=1, version=0, batch_id=None))

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.publication import TOLERANCES, read_probe
+from agentrl.controller.fleet.weights import Weights
 from agentrl.errors import EngineMistrusted
 from agentrl.inference.client import SGLangClient
 from agentrl.inference.config import Dtype

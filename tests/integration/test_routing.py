@@ -12,10 +12,10 @@ import pytest
 
 from agentrl.cluster.local import LocalCluster
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.places import Places, Pool
 from agentrl.controller.fleet.routed import Routed
 from agentrl.controller.fleet.state import EngineState
+from agentrl.controller.fleet.weights import Weights
 from agentrl.controller.lifecycle.router import RouterSupervisor
 from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.inference.client import SGLangClient

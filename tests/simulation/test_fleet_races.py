@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.weights import Weights
 from agentrl.inference.engine import SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.simulation.engine import SimulatedEngine

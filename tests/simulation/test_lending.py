@@ -9,9 +9,9 @@ import pytest
 
 from agentrl.clock import monotonic
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.places import Places
 from agentrl.controller.fleet.state import EngineState
+from agentrl.controller.fleet.weights import Weights
 from agentrl.errors import EngineError
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.ledger.accounts import read_balance, read_gpu_time

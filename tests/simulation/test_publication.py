@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from agentrl.controller.config import InFlight
+from agentrl.controller.config import InFlight, PublishMethod
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.state import EngineState
+from agentrl.controller.fleet.weights import Weights
 from agentrl.inference.engine import FinishReason, Generation, SamplingParams
 from agentrl.ledger.reader import LedgerReader
 from agentrl.observe.events import Event, Published, StepApplied, Warned
@@ -243,20 +243,51 @@ def test_without_the_probe_nobody_would_notice(fault: Fault, tmp_path: Path) -> 
         struck(steps_of(InFlight.abort_resume, probe=False), tmp_path, [fault])
 
 
+METHODS: dict[str, dict[str, Any]] = {
+    "storage": {},
+    "direct": {"method": PublishMethod.direct, "storage_every": 2},
+}
+"""`direct` stores no first version: it is in the trainer's memory only."""
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("target", [Target.CONTROLLER, Target.TRAINER, Target.ENGINE])
-def test_a_kill_between_any_two_messages_of_a_publication_keeps_every_promise(target: Target, tmp_path: Path) -> None:
+def test_a_kill_between_any_two_messages_of_a_publication_keeps_every_promise(
+    target: Target, method: str, tmp_path: Path
+) -> None:
     """From the report of a step to its publication, one run for each round of the loop."""
     chosen = scenario(
-        steps=2,
+        steps=3,
         live=3,
         window_groups=2,
         laws=["groups=1", "group_size=2", "turns.median=1", "turns.cap=2"],
         machines=["trainer.step_s=7"],
-        schedule={"swing": "none", "max_policy_lag": 2, "stall_timeout_s": 7200.0},
-        publish={"in_flight": InFlight.in_place},
+        schedule={"swing": "none", "max_policy_lag": 3, "stall_timeout_s": 7200.0},
+        publish={"in_flight": InFlight.in_place, **METHODS[method]},
     )
     rounds = struck(chosen, tmp_path / "whole", []).rounds
     applied, published = rounds[StepApplied][0], rounds[Published][0]
     assert published - applied > 10
     for number in range(applied - 1, published + 2):
         struck(chosen, tmp_path / str(number), [Fault(target=target, at_round=number)])
+
+
+@pytest.mark.parametrize("swing", ["none", "1", "all"])
+@pytest.mark.parametrize("target", [Target.CONTROLLER, Target.TRAINER, Target.ENGINE, Target.HANG])
+def test_what_only_the_trainer_has_survives_whoever_dies(target: Target, swing: str, tmp_path: Path) -> None:
+    """No version but the first and the last is stored; faults come at all times of a step."""
+    chosen = scenario(
+        steps=4,
+        laws=["groups=2", "turns.median=3"],
+        machines=["engine.update_weights_s=20", "trainer.step_s=20"],
+        schedule={"swing": swing, "max_policy_lag": 4, "stall_timeout_s": 20_000.0},
+        publish={"method": PublishMethod.shared, "storage_every": 100},
+    )
+    for number in range(4):
+        at = [100.0 + 37.0 * number + 310.0 * k for k in range(3)]
+        struck(chosen, tmp_path / str(number), [Fault(at_s=at_s, target=target, index=number) for at_s in at])
+
+
+def test_changes_between_whole_folders_are_read_in_order_by_an_engine_that_was_restarted(tmp_path: Path) -> None:
+    chosen = steps_of(InFlight.abort_resume, storage_every=2, delta=True)
+    struck(chosen, tmp_path, [Fault(at_s=at_s, target=Target.ENGINE) for at_s in (150.0, 400.0, 650.0)])

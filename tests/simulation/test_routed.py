@@ -10,10 +10,10 @@ import pytest
 
 from agentrl.controller.config import InFlight
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.places import Pool
 from agentrl.controller.fleet.routed import Routed
 from agentrl.controller.fleet.state import EngineState
+from agentrl.controller.fleet.weights import Weights
 from agentrl.inference.config import Router
 from agentrl.inference.engine import FinishReason, Generation, PauseMode, SamplingParams
 from agentrl.observe.events import Published, StepApplied

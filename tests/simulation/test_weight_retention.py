@@ -9,8 +9,8 @@ import pytest
 
 from agentrl.controller.controller import prune_weights
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.state import EngineState
+from agentrl.controller.fleet.weights import Weights
 from agentrl.errors import EngineError
 from agentrl.inference.engine import SamplingParams
 from agentrl.rollout.active_time import ActiveTime

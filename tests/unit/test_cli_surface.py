@@ -36,6 +36,7 @@ SURFACE = {
     "doctor": ["--runs-dir", "--json"],
     "tasks check": ["PATH|FAMILY", "--json", "--jobs", "-j", "--count", "--seed"],
     "tasks generate": ["FAMILY", "DIR", "--count", "--seed"],
+    "tasks images": ["PATH", "--registry", "--builder", "--run", "--json"],
     "simulate": [
         *FILE_AND_OVERRIDES,
         *LAWS,

@@ -115,17 +115,7 @@ OVERRIDES = {
     "circle of two": Case(
         ["cannot be resolved: it leads back to itself"], overrides=["name=${model.path}", "model.path=${name}"]
     ),
-    "group chosen twice in a file": Case(
-        ["job.yaml:5: group 'model' is chosen twice, first at job.yaml:4"],
-        text="defaults:\n  - agentrl\n\n  - override /model: tiny\n  - override /model: folder\n  - _self_\n",
-        whole=True,
-    ),
-    "group that the base has chosen": Case(
-        ["job.yaml:3: group 'model' is chosen twice", "write `override /model: tiny`"],
-        text="defaults:\n  - agentrl\n  - model: tiny\n  - _self_\n",
-        whole=True,
-    ),
-    "unset variable": Case(["name: the environment variable NO_SUCH is not set"], overrides=["name=${oc.env:NO_SUCH}"]),
+    "unset variable": Case(["Environment variable 'NO_SUCH' not found"], overrides=["name=${oc.env:NO_SUCH}"]),
     "hydra's resolver": Case(["name: ${hydra:job.name} cannot be resolved"], overrides=["name=${hydra:job.name}"]),
     "unknown resolver": Case(["Unsupported interpolation type nope"], overrides=["name=${nope:1}"]),
     "interpolation of a wrong type": Case(["seed: ${model.path} cannot be resolved"], overrides=["seed=${model.path}"]),

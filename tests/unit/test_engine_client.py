@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from agentrl.inference.config import MemoryTag
 from agentrl.inference.engine import FinishReason, PauseMode, SamplingParams
 from agentrl.inference.gauges import GAUGES
 from agentrl.inference.labels import NOT_OURS
+from agentrl.wire import Meeting, Piece, Transfer
 
 PARAMS = SamplingParams(max_new_tokens=3, temperature=0.5, stop_token_ids=(9,), seed=4)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -282,3 +284,67 @@ async def test_what_an_engine_says_of_its_work_is_read_from_its_metrics() -> Non
         async with serving(answering(broken.encode())) as client:
             with pytest.raises(EngineError, match="/metrics"):
                 await client.gauges()
+
+
+async def update_requests(transfer: Transfer) -> list[tuple[str, Any]]:
+    """What a server is asked in turn while it takes weights."""
+    seen: list[tuple[str, Any]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append((request.path, await request.json()))
+        return web.json_response({"success": True, "message": ""})
+
+    async with serving(handler) as client:
+        await client.receive_weights(transfer)
+    return seen
+
+
+def pieces(*handles: bytes) -> list[Piece]:
+    return [
+        Piece(names=[name], dtypes=["bfloat16"], shapes=[[2, 3]], handles=list(handles))
+        for name in ("a.weight", "b.bias")
+    ]
+
+
+async def test_weights_through_a_group_are_one_session_of_sglangs_and_labelled_with_the_last_piece() -> None:
+    meeting = Meeting(address="10.0.0.1", port=29500, name="agentrl-1-2-3", size=5, backend="nccl")
+    seen = await update_requests(Transfer(version=7, pieces=pieces(), meeting=meeting, num_bytes=24))
+    joining = {
+        "master_address": "10.0.0.1",
+        "master_port": 29500,
+        "rank_offset": 1,
+        "world_size": 5,
+        "group_name": "agentrl-1-2-3",
+        "backend": "nccl",
+    }
+    piece = {"dtypes": ["bfloat16"], "shapes": [[2, 3]], "group_name": "agentrl-1-2-3", "abort_all_requests": False}
+    assert seen == [
+        ("/update_weight_version", {"new_version": "-1", "abort_all_requests": False}),
+        ("/init_weights_update_group", joining),
+        ("/begin_weight_update", {}),
+        (
+            "/update_weights_from_distributed",
+            {**piece, "names": ["a.weight"], "flush_cache": False, "weight_version": None},
+        ),
+        (
+            "/update_weights_from_distributed",
+            {**piece, "names": ["b.bias"], "flush_cache": True, "weight_version": "7"},
+        ),
+        ("/end_weight_update", {}),
+        ("/destroy_weights_update_group", {"group_name": "agentrl-1-2-3"}),
+    ]
+
+
+async def test_weights_by_handle_bring_a_payload_for_each_rank() -> None:
+    seen = await update_requests(Transfer(version=7, pieces=pieces(b"gpu 0", b"gpu 1"), meeting=None, num_bytes=24))
+    assert [path for path, _ in seen] == [
+        "/update_weight_version",
+        "/begin_weight_update",
+        "/update_weights_from_tensor",
+        "/update_weights_from_tensor",
+        "/end_weight_update",
+    ]
+    payloads = [base64.b64encode(handle).decode() for handle in (b"gpu 0", b"gpu 1")]
+    for (_, body), last in zip(seen[2:4], (False, True), strict=True):
+        assert body["serialized_named_tensors"] == payloads
+        assert (body["flush_cache"], body["weight_version"]) == (last, "7" if last else None)

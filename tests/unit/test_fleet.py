@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
+from agentrl.controller.fleet.weights import Weights
 from agentrl.errors import EngineError
 from agentrl.inference.engine import Generation, PauseMode, SamplingParams
 from agentrl.rollout.active_time import ActiveTime

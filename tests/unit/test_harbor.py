@@ -272,3 +272,11 @@ def test_no_folder_and_no_task(tmp_path: Path) -> None:
         load_tasks(tmp_path / "none")
     with pytest.raises(TaskError, match="holds no task"):
         load_tasks(tmp_path)
+
+
+def test_a_script_with_windows_line_ends_is_named(tmp_path: Path) -> None:
+    folder = make_task(tmp_path / "it")
+    script = folder / "tests" / "test.sh"
+    script.write_bytes(b"#!/bin/sh\r\necho 1 > /logs/verifier/reward.txt\r\n")
+    with pytest.raises(TaskError, match=r"tests/test\.sh: has Windows line ends"):
+        load_task(folder)

@@ -14,6 +14,7 @@ from agentrl.config.lint_inference import INFERENCE_RULES
 from agentrl.config.lint_kubernetes import KUBERNETES_RULES
 from agentrl.config.lint_learning import LEARNING_RULES
 from agentrl.config.lint_pods import POD_RULES
+from agentrl.config.lint_publish import PUBLISH_RULES
 from agentrl.config.lint_rules import RULES
 from agentrl.config.schema import JobConfig
 from agentrl.config.tree import Tree, from_tree, to_tree
@@ -202,7 +203,7 @@ def test_rules_that_need_facts_stay_silent_without_them() -> None:
 
 
 def test_every_rule_has_a_case_and_a_reason() -> None:
-    others = (*AGENT_RULES, *INFERENCE_RULES, *KUBERNETES_RULES, *LEARNING_RULES, *POD_RULES)
+    others = (*AGENT_RULES, *INFERENCE_RULES, *KUBERNETES_RULES, *LEARNING_RULES, *POD_RULES, *PUBLISH_RULES)
     elsewhere = {rule.__name__ for rule in others}
     covered = {rule for rule, _, _, _ in CASES} | {"enough_tasks"} | elsewhere
     assert {rule.__name__ for rule in RULES} == covered

@@ -80,7 +80,7 @@ def test_adapters_on_layers_that_the_model_has_not_are_an_error(tmp_path: Path) 
 
 
 def test_a_window_whose_groups_would_be_dropped_for_their_age_is_a_warning() -> None:
-    wide: dict[str, Any] = {"schedule__swing": "none", "trainer__world_size": 1}
+    wide: dict[str, Any] = {"schedule__swing": "none", "schedule__max_live_episodes": 64}
     assert found(with_(schedule__max_policy_lag=1, **wide)) == {
         ("lag_within_bound", WARNING, "schedule.max_policy_lag")
     }

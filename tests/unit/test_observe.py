@@ -42,7 +42,7 @@ STORY: list[Event] = [
     GroupClosed(group="g1", task="t", ready=False, reason="stale: version 1", num_ready=2),
     BatchReady(step=3, time_to_batch_s=4.0, reward_sampled=0.5, num_groups=2, num_trajectories=8),
     STEP,
-    Published(version=3, latency_s=0.1, engines=1),
+    Published(version=3, method="storage", latency_s=0.1, engines=1),
     Evaluated(label="before", version=0, num_tasks=4, success=0.25),
     Warned(message="look at [this]"),
     BalanceDecided(step=4, choice="return", reason="sooner", predicted_s=30.0, gain_s=12.5),

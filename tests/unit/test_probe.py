@@ -11,9 +11,9 @@ import pytest
 
 from agentrl.controller.config import InFlight, PublishConfig
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.mistrust import cause
 from agentrl.controller.fleet.publication import difference, read_probe, tolerance
+from agentrl.controller.fleet.weights import Weights
 from agentrl.errors import EngineMistrusted, EngineRequestError
 from agentrl.inference.config import Dtype
 from agentrl.inference.engine import FinishReason, Generation, PauseMode, SamplingParams

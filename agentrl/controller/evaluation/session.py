@@ -23,8 +23,8 @@ from agentrl.controller.brain import places_for, routed_for
 from agentrl.controller.evaluation.fingerprint import fingerprint
 from agentrl.controller.evaluation.pass_at_k import estimate
 from agentrl.controller.fleet.fleet import Fleet
-from agentrl.controller.fleet.member import Weights
 from agentrl.controller.fleet.publication import read_probe, tolerance
+from agentrl.controller.fleet.weights import Weights
 from agentrl.controller.harness import open_harness
 from agentrl.controller.lifecycle.run_directory import RunDirectory
 from agentrl.controller.lifecycle.supervise import EngineSupervisors

@@ -16,30 +16,26 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from agentrl.clock import monotonic
 from agentrl.controller.config import InFlight
-from agentrl.controller.fleet.member import Duty, Member, Weights
+from agentrl.controller.fleet.delivery import Delivery, FromFolders
+from agentrl.controller.fleet.member import Duty, Member
 from agentrl.controller.fleet.places import Places
-from agentrl.controller.fleet.publication import TOLERANCES
+from agentrl.controller.fleet.publication import PAUSES, TOLERANCES, Checksums
 from agentrl.controller.fleet.routed import RETRY_S, Routed
 from agentrl.controller.fleet.state import EngineState
 from agentrl.controller.fleet.waiting import Waiting
-from agentrl.errors import EngineError, EngineMistrusted
+from agentrl.controller.fleet.weights import Weights
+from agentrl.errors import EngineError, EngineMistrusted, WeightsGone
 from agentrl.inference.config import Dtype
-from agentrl.inference.engine import Engine, Generation, PauseMode, SamplingParams
+from agentrl.inference.engine import Engine, Generation, SamplingParams
 from agentrl.rollout.active_time import ActiveTime
 from agentrl.rollout.hold import Hold
 
 log = logging.getLogger(__name__)
-
-_PAUSES = {
-    InFlight.abort_resume: PauseMode.ABORT,
-    InFlight.drain: PauseMode.ABORT,
-    InFlight.retract: PauseMode.RETRACT,
-    InFlight.in_place: PauseMode.IN_PLACE,
-}
 
 
 class Fleet:
@@ -56,19 +52,25 @@ class Fleet:
         on_quarantine: Callable[[str, str], None] = lambda name, why: None,
         in_flight: InFlight = InFlight.abort_resume,
         probe_tolerance: float = TOLERANCES[Dtype.float32],
+        delivery: Delivery | None = None,
+        checksums: Checksums | None = None,
         swing: Collection[str] = (),
         places: Places | None = None,
         routed: Routed | None = None,
     ) -> None:
         """`control_timeout_s` bounds each order to an engine (pause, update, lend); one that misses it leaves.
 
-        `swing`: the engines that can be lent. `places`: an empty one; by default whatever fits the engines has room.
-        `routed`: requests go through a router, with a `Pool` for their places.
+        `delivery`: how engines get weights, by default from folders. `checksums`: what theirs are held against, by
+        default the trainer's word. `swing`: the engines that can be lent. `places`: an empty one; by default whatever
+        fits the engines has room. `routed`: requests go through a router, with a `Pool` for their places.
         """
         self.weights = weights
-        """Changed only by `publish`."""
+        """Changed only by `suspend` and `publish`."""
+        self._renewed = asyncio.Event()
+        """Set, and replaced, when they change."""
         self.sampled_tokens = 0
         """For training since the start, over all engines."""
+        self.delivery = delivery or FromFolders()
         self.swing = tuple(swing)
         self.routed = routed
         """What goes through the router; None: the fleet itself chooses engines."""
@@ -78,14 +80,15 @@ class Fleet:
         self._on_failure = on_failure
         self._on_quarantine = on_quarantine
         self._in_flight = in_flight
-        self._probe_tolerance = probe_tolerance
+        proof = checksums or Checksums(exact=True)
+        self._member = partial(Member, delivery=self.delivery, checksums=proof, probe_tolerance=probe_tolerance)
         self._draining = False
         """The gate is closed, and what runs is waited for."""
         self._members: dict[str, Member] = {}
         self._dismissed: dict[str, Member] = {}
         """Known, and not in the fleet: lost, or about to be admitted."""
-        self._started_on: dict[str, str] = {}
-        """Folders of servers that have not been admitted yet."""
+        self._started_on: dict[str, Weights] = {}
+        """What servers that have not been admitted yet were started on."""
         self._places = Places(kv_share=1.0) if places is None else places
         self._lent = False
         self._gate = asyncio.Event()
@@ -129,7 +132,7 @@ class Fleet:
         """Folders that some engine serves, will come back with, or is being started on."""
         members = (*self._members.values(), *self._dismissed.values())
         loaded = (path for member in members for path in member.folders)
-        return {self.weights.path, *self._started_on.values(), *loaded}
+        return {*self.weights.folders, *(weights.path for weights in self._started_on.values()), *loaded}
 
     @property
     def engines(self) -> list[Engine]:
@@ -171,9 +174,9 @@ class Fleet:
             await self._all_ours.wait()
 
     def start_weights(self, name: str) -> Weights:
-        """What a new server for this engine must be started on. Their folder is in use from now on, until the engine
-        was admitted and is known to have loaded something else."""
-        self._started_on[name] = self.weights.path
+        """A new server for this engine must be started on their `path`, as version `stored`; it is given what is newer
+        when it is admitted. The folder is in use until it is known to have loaded something else."""
+        self._started_on[name] = self.weights
         return self.weights
 
     async def admit(self, engine: Engine) -> None:
@@ -181,8 +184,7 @@ class Fleet:
         first, and it must agree with the trainer about them. Raises EngineError."""
         member = self._dismissed.get(engine.name)
         if member is None or member.engine is not engine:
-            started_on = self._started_on.pop(engine.name, None)
-            member = Member(engine, probe_tolerance=self._probe_tolerance, started_on=started_on)
+            member = self._member(engine, started_on=self._started_on.pop(engine.name, None))
         self._dismissed[engine.name] = member
         try:
             duty = await self._prepare(member)
@@ -212,10 +214,15 @@ class Fleet:
         since it was made so.
         """
         while True:
-            weights, duty = self.weights, self._duty(member.engine.name)
+            weights, duty, renewed = self.weights, self._duty(member.engine.name), self._renewed
             if self.routed is not None and duty is Duty.LEND:
                 await self.routed.cut(member.engine.name)
-            await member.bring(weights, duty)
+            try:
+                await member.bring(weights, duty)
+            except WeightsGone:
+                member.distrust()
+                await renewed.wait()  # the trainer has made the next version, which is about to be published
+                continue
             if self.routed is not None and duty is not Duty.LEND:
                 await self.routed.add(member.engine)
             if weights is self.weights and duty is self._duty(member.engine.name):
@@ -398,8 +405,11 @@ class Fleet:
 
     # --- suspension and publication
 
-    async def suspend(self) -> None:
-        """Stop all generation; clocks that bound agents stand still. Idempotent."""
+    async def suspend(self, weights: Weights | None = None) -> None:
+        """Stop all generation; clocks that bound agents stand still. Idempotent. `weights` are about to be published:
+        an engine that comes meanwhile is brought to these."""
+        if weights is not None:
+            self._renew(weights)
         if not self._gate.is_set():
             return
         self._gate.clear()
@@ -408,7 +418,7 @@ class Fleet:
         self._on_state()
         if self._draining:
             await self._drain()
-        await self._each("pause", self._in_service(), lambda member: member.hold(_PAUSES[self._in_flight]))
+        await self._each("pause", self._in_service(), lambda member: member.hold(PAUSES[self._in_flight]))
 
     async def _drain(self) -> None:
         """Until nothing is open. Each request ends by its turn's deadline at the latest, and is then sent anew."""
@@ -438,7 +448,8 @@ class Fleet:
         on them. Lent engines get theirs when they come back.
         """
         assert not self._gate.is_set(), "publish only while suspended"
-        self.weights = weights = replace(weights, before=replace(self.weights, before=None))
+        self._renew(weights)
+        weights = self.weights
         flush_cache = self._in_flight is not InFlight.in_place
         serving = self._in_service()
         await self._each("update weights", serving, lambda member: member.renew(weights, flush_cache=flush_cache))
@@ -446,6 +457,12 @@ class Fleet:
             await self.routed.sync()
         self._places.flushed()
         return len(self._places)
+
+    def _renew(self, weights: Weights) -> None:
+        if weights != self.weights or weights.probe != self.weights.probe:
+            self.weights = replace(weights, before=replace(self.weights, before=None))
+        self._renewed.set()
+        self._renewed = asyncio.Event()
 
     # --- lending
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import Enum
 
+from agentrl.controller.fleet.delivery import Delivery
 from agentrl.controller.fleet.mistrust import cause
-from agentrl.controller.fleet.publication import difference
+from agentrl.controller.fleet.publication import Checksums, difference
+from agentrl.controller.fleet.weights import Weights
 from agentrl.errors import EngineError, EngineMistrusted, EngineRequestError
 from agentrl.inference.engine import Engine, Generation, PauseMode
-from agentrl.wire import Probe
 
 FULL_SHARE = 0.9
 """Of its KV capacity, from which on an engine's queue waits for memory and not for a prefill."""
@@ -20,18 +20,6 @@ FULL_SHARE = 0.9
 _GAUGES_TIMEOUT_S = 5.0
 DRAIN_S = 1.0
 """How long answers of a paused engine are waited for before it is lent: what is still open then came too late."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """What the engines must serve."""
-
-    path: str
-    version: int
-    probe: Probe | None = field(default=None, compare=False)
-    """What the trainer says of them."""
-    before: Weights | None = field(default=None, compare=False)
-    """Those that were published before, to know an engine by that kept them."""
 
 
 class Duty(Enum):
@@ -47,15 +35,29 @@ class Duty(Enum):
 class Member:
     """Methods raise EngineError. Not for two callers at once."""
 
-    def __init__(self, engine: Engine, *, probe_tolerance: float, started_on: str | None = None) -> None:
-        """`started_on`: the folder that its server loaded, or is loading; None: not known."""
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        delivery: Delivery,
+        checksums: Checksums,
+        probe_tolerance: float,
+        started_on: Weights | None = None,
+    ) -> None:
+        """`started_on`: what its server has read at its start; None: not known."""
         self.engine = engine
         self.difference: float | None = None
         """Between the trainer's and its log-probs, when they were last compared."""
+        self._delivery = delivery
+        self._checksums = checksums
         self._probe_tolerance = probe_tolerance
         self._proven: Weights | None = None
-        self._damaged = False
-        """It failed the probe: whatever version it says it serves, the weights are loaded again."""
+        self._reload = False
+        """Whatever version it says it serves, it is given the weights again: it has failed the probe, or lost them."""
+        self._whole = None if started_on is None else started_on.stored
+        """The version that it certainly holds; None: there is none."""
+        self._unproven = False
+        """It was given weights, and has not shown since that it serves them."""
         self._newest = -1
         """Version up to which its answers are believed."""
         self._settled = asyncio.Event()
@@ -64,7 +66,7 @@ class Member:
         """Of its KV cache; known once it has served."""
         self.holds: Weights | None = None
         """What it serves, or would if it had its memory; None: not asked yet."""
-        self.folders = set() if started_on is None else {started_on}
+        self.folders = set() if started_on is None else {started_on.path}
         """Those that its server may have loaded last, and reads when it takes its memory back. Doubt removes none."""
         self.lent = False
         """It has given up its memory."""
@@ -85,7 +87,7 @@ class Member:
         """Something failed: whether it is paused, has its memory, and what it serves, is to be asked again."""
         self._pause_known = False
         self.lent = False
-        self.holds = self._proven = None
+        self.holds = self._proven = self._whole = None
 
     async def bring(self, weights: Weights, duty: Duty) -> None:
         """To a duty, with these weights unless it is lent."""
@@ -99,8 +101,8 @@ class Member:
         if self._released:
             await self.engine.resume_memory()
             # What is in it now is not what was there, even if it says the same version.
-            self._released, self._damaged = False, True
-            self.holds = self._proven = None
+            self._released, self._reload = False, True
+            self.holds = self._proven = self._whole = None
         await self.serve(weights)
         await self._prove(weights)
         await self.hold(PauseMode.ABORT if duty is Duty.HOLD else None)
@@ -155,16 +157,18 @@ class Member:
                 raise EngineMistrusted(f"sampled from version {version}, but {given} was proven")
 
     async def serve(self, weights: Weights, *, flush_cache: bool = True) -> None:
-        """Load weights that it does not have, and ask what is served then."""
-        if self.holds is None and not self._damaged and await self.engine.version() == weights.version:
-            self.holds, self.folders = weights, {weights.path}
+        """Give it weights that it does not have, and ask what is served then."""
+        if self.holds is None and not self._reload and await self.engine.version() == weights.version:
+            self.holds, self.folders = weights, weights.folders
         if self.holds != weights:
-            self.folders.add(weights.path)
-            await self.engine.update_weights(weights.path, weights.version, flush_cache=flush_cache)
+            self.folders |= weights.folders
+            base, self._whole = self._whole, None
+            careful, self._unproven = self._unproven, True
+            await self._delivery.deliver(self.engine, weights, base=base, careful=careful, flush_cache=flush_cache)
             served = await self.engine.version()
             if served != weights.version:
                 raise EngineMistrusted(f"serves version {served} after an update to {weights.version}")
-            self.holds, self.folders, self._damaged = weights, {weights.path}, False
+            self.holds, self.folders, self._reload = weights, weights.folders, False
 
     async def _prove(self, weights: Weights) -> None:
         """Its log-probs are the trainer's; weights that nobody has said anything of are taken as they are."""
@@ -177,12 +181,18 @@ class Member:
             except EngineRequestError as error:
                 raise EngineMistrusted(f"refused the probe of version {weights.version}: {error}") from error
             if self.difference > self._probe_tolerance:
-                self._damaged = True
+                self._reload = True
                 raise EngineMistrusted(
                     f"log-probs differ by {self.difference:.2g} from the trainer's for version {weights.version},"
                     f" {self._probe_tolerance:g} is tolerated: {await self._cause(weights)}"
                 )
-        self._proven, self._newest = weights, weights.version
+            if probe.checksum is not None:
+                told = await self.engine.checksums()
+                if not self._checksums.agree(weights.version, probe, told):
+                    self._reload = True
+                    raise EngineMistrusted(f"the checksum of its weights is not that of version {weights.version}")
+        self._proven, self._newest, self._whole = weights, weights.version, weights.version
+        self._unproven = False
 
     async def _cause(self, weights: Weights) -> str:
         """Why it does not agree."""

@@ -22,6 +22,8 @@ from agentrl.config.kubernetes import in_cluster
 from agentrl.config.schema import JobConfig
 from agentrl.controller.api import ControllerApi
 from agentrl.controller.brain import assemble
+from agentrl.controller.config import PublishMethod
+from agentrl.controller.fleet.delivery import on_gpus
 from agentrl.controller.harness import open_harness
 from agentrl.controller.lifecycle.branching import load_origin, only_its_task
 from agentrl.controller.lifecycle.clusters import ControllerPod, open_cluster
@@ -29,6 +31,7 @@ from agentrl.controller.lifecycle.record import RecordKeeper
 from agentrl.controller.lifecycle.records import LedgerRecords
 from agentrl.controller.lifecycle.recovery import Recovered
 from agentrl.controller.lifecycle.run_directory import RunDirectory
+from agentrl.controller.lifecycle.shared_memory import reap_shared_memory
 from agentrl.controller.lifecycle.supervise import EngineSupervisors, TrainerSupervisor
 from agentrl.errors import AgentrlError, LedgerError, ProcessFailed, RunPaused, UserError
 from agentrl.ledger.ledger import Ledger
@@ -44,7 +47,7 @@ from agentrl.sandbox.config import Isolation
 from agentrl.sandbox.owner import SandboxOwner
 from agentrl.sandbox.provider import SandboxProvider
 from agentrl.tasks.dataset import load_dataset, within_limits, without_builds, without_isolation
-from agentrl.trainer.job import TrainerJob
+from agentrl.trainer.job import Publication, TrainerJob
 
 
 class Outcome(StrEnum):
@@ -141,10 +144,11 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
             keeping = asyncio.create_task(keeper.keep(), name="record")
             stack.callback(keeping.cancel)
         clean_up(run, LedgerReader.of(ledger))
+        stack.callback(reap_shared_memory, run.path)  # after the processes
         cluster = await open_cluster(run, config, ledger)
         stack.push_async_callback(cluster.close, config.cluster.stop_grace_s)
         observer.emit(Phase(phase="preparing", detail="tasks and model"))
-        dataset = within_limits(load_dataset(config.tasks, workspace=run.tasks), config.sandbox)
+        dataset = within_limits(load_dataset(config.tasks, workspace=run.tasks, sandbox=config.sandbox), config.sandbox)
         origin = load_origin(run, config)
         if origin is not None:
             dataset = only_its_task(dataset, origin)
@@ -178,7 +182,7 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         observer.emit(_run_started(run, config, brain.recovered))
         observer.emit(Phase(phase="starting", detail="engines and trainer"))
         token = token_urlsafe()
-        api = ControllerApi(brain.desk, token)
+        api = ControllerApi(brain.desk, brain.weights_desk, token)
         place = cluster.place("controller")
         await api.start(place.host, place.port)
         stack.push_async_callback(api.close)
@@ -202,6 +206,7 @@ def clean_up(run: RunDirectory, reader: LedgerReader) -> list[str]:
     """End what an earlier controller of this run left over. Returns the roles of processes that were still there."""
     left = [row.role for row in reader.processes() if end_process(row.pid, row.start_ticks)]
     reap(run.load_config().sandbox, state_dir=run.sandboxes, run=run.path.name)
+    reap_shared_memory(run.path)
     return left
 
 
@@ -254,4 +259,20 @@ def _trainer_job(
         total_steps=config.schedule.steps,
         trainer=config.trainer,
         algorithm=config.algorithm,
+        publication=_publication(config),
+    )
+
+
+def _publication(config: JobConfig) -> Publication:
+    publish, inference = config.publish, config.inference
+    # After the engines' own, where there are GPUs.
+    device = inference.num_engines * inference.sglang.gpus_per_engine if on_gpus(inference) else -1
+    return Publication(
+        send=None if publish.method is PublishMethod.storage else publish.method.value,
+        every=publish.storage_every,
+        delta=publish.delta,
+        dtype=inference.dtype.value,
+        device=device,
+        timeout_s=publish.timeout_s,
+        address=publish.address,
     )

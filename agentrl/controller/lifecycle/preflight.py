@@ -111,7 +111,9 @@ def check_inputs(config: JobConfig, *, left: Collection[str] = ()) -> list[str]:
     """The user's model and tasks. Returns warnings; raises UserError. `left`: see `without_isolation`."""
     chat = Chat.load(check_folder(config.model)) if config.model.recipe is Recipe.none else None
     with tempfile.TemporaryDirectory(prefix="agentrl-preflight-") as folder:
-        dataset = within_limits(load_dataset(config.tasks, workspace=Path(folder)), config.sandbox)
+        dataset = within_limits(
+            load_dataset(config.tasks, workspace=Path(folder), sandbox=config.sandbox), config.sandbox
+        )
         if config.sandbox.isolation is Isolation.none:
             dataset = without_isolation(dataset, left)
     if chat is not None:

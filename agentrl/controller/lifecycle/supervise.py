@@ -101,7 +101,7 @@ class EngineSupervisor:
     async def _start(self, fleet: Fleet) -> Process:
         await fleet.until_startable(self.role)
         weights = fleet.start_weights(self.role)
-        label = weight_label(weights.version, self.role if self._signed else None)
+        label = weight_label(weights.stored, self.role if self._signed else None)
         command = self._server.command(weights.path, label)
         spec = ProcessSpec(role=self.role, argv=command.argv, env=command.env, log=self._log)
         return await self._cluster.start(spec)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,10 @@ from agentrl.inference.embedded.sampling import Sampler
 from agentrl.inference.embedded.scheduler import Limits, Scheduler
 from agentrl.inference.embedded.sequence import End, Sequence, Snapshot
 from agentrl.inference.embedded.stats import Stats, Totals
-from agentrl.inference.embedded.weights import WeightsError
+from agentrl.inference.embedded.weights import WeightsError, delta_base, read_safetensors
 from agentrl.inference.engine import PauseMode
+from agentrl.inference.labels import parse_label
+from agentrl.transfer.digest import digest
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
 MEMORY_TAGS = (WEIGHTS, KV_CACHE, "cuda_graph")
@@ -30,9 +33,10 @@ MEMORY_TAGS = (WEIGHTS, KV_CACHE, "cuda_graph")
 
 @dataclass(frozen=True)
 class Update:
-    """Weights to load when the scheduler has drained."""
+    """Weights to serve when the scheduler has drained."""
 
-    folder: Path
+    source: Path | Mapping[str, torch.Tensor]
+    """A folder, or tensors that take the place of those with the same names."""
     version: str | None
     flush: bool
 
@@ -52,8 +56,10 @@ class EngineCore:
         self._kv: KvCache | None = self._new_kv()
         self._sampler = Sampler(model.vocab_size)
         self._released: set[str] = set()
+        self._whole = True
+        """All that serves came from `folder`, and can be read there again."""
         self._weightless = False
-        """Memory was taken back, but the weights' folder was gone: requests wait for an update."""
+        """Memory was taken back, but the weights were nowhere to be read: requests wait for an update."""
         self._totals = Totals()
 
     # --- requests ----------------------------------------------------------------------------------------------
@@ -86,12 +92,37 @@ class EngineCore:
         """Serve other weights; returns how many requests were held meanwhile. Raises WeightsError: nothing changed."""
         if WEIGHTS in self._released:
             raise WeightsError("the weights are released: resume memory occupation first")
-        self._model.load(update.folder)
-        self.folder, self._weightless = update.folder, False
+        if isinstance(update.source, Path):
+            self._read(update.source)
+        else:
+            self._model.change(update.source)
+            self._whole = False
+        self._weightless = False
         self._block()
         num_held = len(self.scheduler.running) + len(self.scheduler.waiting)
         self.scheduler.weights_changed(update.version or self.scheduler.version, flush=update.flush)
         return num_held
+
+    def label(self, version: str) -> None:
+        """Call the weights that serve something else."""
+        self.scheduler.weights_changed(version, flush=False)
+
+    def digests(self) -> dict[str, str]:
+        """Of each tensor that serves, by its name in a folder."""
+        return {name: digest(tensor) for name, tensor in self._model.named().items()}
+
+    def _read(self, folder: Path) -> None:
+        """All of a folder, or what it says has changed since what serves."""
+        base = delta_base(folder)
+        if base is None:
+            self._model.load(folder)
+            self.folder, self._whole = folder, True
+            return
+        label = parse_label(self.scheduler.version)
+        if label is None or label.version < base:
+            raise WeightsError(f"{folder} is a change to version {base}, and {self.scheduler.version} serves")
+        self._model.change(read_safetensors(folder))
+        self._whole = False
 
     def release(self, tags: list[str] | None) -> None:
         """Give up weights and KV memory. Requests that come meanwhile wait. Raises BadRequest if something runs."""
@@ -111,11 +142,12 @@ class EngineCore:
     def reclaim(self, tags: list[str] | None) -> None:
         """Take back what was released; weights come from the folder last loaded. Raises BadRequest or WeightsError.
 
-        Old weights may have been removed meanwhile. Whoever removed them has newer ones: requests wait for these.
+        They may have come from no folder, or old ones may have been removed meanwhile. Whoever sent or removed them has
+        them, or newer ones: requests wait for these.
         """
         wanted = self._memory_tags(tags) & self._released
         if WEIGHTS in wanted:
-            self._weightless = not self.folder.is_dir()
+            self._weightless = not (self._whole and self.folder.is_dir())
             if not self._weightless:
                 self._model.load(self.folder)
         if KV_CACHE in wanted:

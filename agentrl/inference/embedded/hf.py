@@ -8,6 +8,7 @@ depend on the sequence's length, since cached KV would then be wrong for another
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from agentrl.errors import UserError
 from agentrl.inference.embedded.batch import Batch, Chunk
 from agentrl.inference.embedded.kv import Geometry, KvCache
-from agentrl.inference.embedded.weights import WeightsError, check_finite
+from agentrl.inference.embedded.weights import WeightsError, check_finite, check_tensors
 
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
@@ -57,6 +58,19 @@ class TransformersModel:
             tensor.data = tensor.data.clone()  # not a view of the mapped file, which may change
         check_finite(model.state_dict())
         self._model = model.eval()
+
+    def change(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        serving = self.named()
+        copies = {name: tensor.to(self.dtype, copy=True) for name, tensor in tensors.items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in serving.items()}
+        check_tensors({**serving, **copies}, shapes, frozenset(self._model.state_dict() if self._model else ()))
+        check_finite(copies)
+        for name, tensor in copies.items():
+            if name in serving:
+                serving[name].data = tensor
+
+    def named(self) -> dict[str, torch.Tensor]:
+        return dict(self._model.named_parameters()) if self._model else {}
 
     def release(self) -> None:
         self._model = None

@@ -8,6 +8,7 @@ heads, G query heads a key-value head, D head size, T tokens of a sequence, R ca
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,13 +157,42 @@ class LlamaModel:
     # --- weights -----------------------------------------------------------------------------------------------
 
     def load(self, folder: Path) -> None:
-        tensors = read_safetensors(folder)
+        self._serve(read_safetensors(folder))
+
+    def change(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._serve({**self.named(), **tensors})
+
+    def _serve(self, tensors: Mapping[str, torch.Tensor]) -> None:
         optional = {"lm_head.weight"} if self.config.tied else set()
         optional |= {name for name in tensors if name.endswith("rotary_emb.inv_freq")}
         check_tensors(tensors, self.expected(), frozenset(optional))
-        copies = {name: tensor.to(self.dtype, copy=True) for name, tensor in tensors.items()}
+        copies = {name: tensors[name].to(self.dtype, copy=True) for name in self.expected()}
         check_finite(copies)
         self._weights = self._fuse(copies)
+
+    def named(self) -> dict[str, torch.Tensor]:
+        if self._weights is None:
+            return {}
+        c, weights = self.config, self._weights
+        qkv_rows = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.num_kv_heads * c.head_dim)
+        found = {"model.embed_tokens.weight": weights.embed, "model.norm.weight": weights.norm}
+        if not c.tied:
+            found["lm_head.weight"] = weights.head
+        for index, layer in enumerate(weights.layers):
+            prefix = f"model.layers.{index}"
+            found[f"{prefix}.input_layernorm.weight"] = layer.norm_in
+            found[f"{prefix}.post_attention_layernorm.weight"] = layer.norm_mlp
+            for kind, qkv, out, gate_up, down in (
+                ("weight", layer.qkv, layer.out, layer.gate_up, layer.down),
+                ("bias", layer.qkv_bias, layer.out_bias, layer.gate_up_bias, layer.down_bias),
+            ):
+                if qkv is not None and out is not None:
+                    parts = zip(("q_proj", "k_proj", "v_proj"), qkv.split_with_sizes(qkv_rows), strict=True)
+                    found |= {f"{prefix}.self_attn.{name}.{kind}": part for name, part in (*parts, ("o_proj", out))}
+                if gate_up is not None and down is not None:
+                    parts = zip(("gate_proj", "up_proj"), gate_up.chunk(2), strict=True)
+                    found |= {f"{prefix}.mlp.{name}.{kind}": part for name, part in (*parts, ("down_proj", down))}
+        return found
 
     def release(self) -> None:
         self._weights = None

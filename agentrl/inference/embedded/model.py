@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,17 @@ class CausalModel(Protocol):
 
     def load(self, folder: Path) -> None:
         """Serve the weights in `folder`. Raises WeightsError, and then still serves what it had."""
+        ...
+
+    def change(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Serve these instead of what has the same names. Raises WeightsError, and then still serves what it had."""
+        ...
+
+    def named(self) -> dict[str, torch.Tensor]:
+        """The weights that serve, by their names in a folder, tied ones once; not to be written to.
+
+        Empty if they were released.
+        """
         ...
 
     def release(self) -> None:

@@ -98,6 +98,58 @@ class UpdateWeightsBody(msgspec.Struct):
     abort_all_requests: bool = False
 
 
+class GroupBody(msgspec.Struct):
+    """POST /init_weights_update_group."""
+
+    master_address: str
+    master_port: int
+    rank_offset: int
+    world_size: int
+    group_name: str = "weight_update_group"
+    backend: str = "nccl"
+
+
+class GroupNameBody(msgspec.Struct):
+    """POST /destroy_weights_update_group."""
+
+    group_name: str = "weight_update_group"
+
+
+class FromGroupBody(msgspec.Struct):
+    """POST /update_weights_from_distributed."""
+
+    names: list[str]
+    dtypes: list[str]
+    shapes: list[list[int]]
+    group_name: str = "weight_update_group"
+    flush_cache: bool = True
+    abort_all_requests: bool = False
+    weight_version: str | None = None
+
+
+class FromTensorsBody(msgspec.Struct):
+    """POST /update_weights_from_tensor."""
+
+    serialized_named_tensors: list[bytes]
+    """Base64 in JSON; one for each tensor-parallel rank, of which there is one here."""
+    flush_cache: bool = True
+    abort_all_requests: bool = False
+    weight_version: str | None = None
+
+
+class CheckBody(msgspec.Struct):
+    """POST /weights_checker."""
+
+    action: str = "checksum"
+
+
+class VersionBody(msgspec.Struct):
+    """POST /update_weight_version."""
+
+    new_version: str
+    abort_all_requests: bool = True
+
+
 class MemoryBody(msgspec.Struct):
     """POST /release_memory_occupation and /resume_memory_occupation. None: all of it."""
 

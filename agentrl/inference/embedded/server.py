@@ -33,6 +33,7 @@ from agentrl.inference.embedded.requests import (
 )
 from agentrl.inference.embedded.sampling import MAX_SEED
 from agentrl.inference.embedded.sequence import End, Sequence, Snapshot
+from agentrl.inference.embedded.weight_updates import WeightUpdates
 from agentrl.inference.embedded.weights import WeightsError
 from agentrl.inference.embedded.worker import Worker
 
@@ -103,6 +104,7 @@ class Front:
             "/update_weights_from_disk": self._update_weights,
             "/release_memory_occupation": self._release,
             "/resume_memory_occupation": self._reclaim,
+            **WeightUpdates(self._worker).routes(),
         }
         get: dict[str, Handler] = {
             "/health": self._health,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from agentrl.wire import DELTA_BASE
+
 
 class WeightsError(ValueError):
     """Weights that cannot be loaded; the message says which and why."""
@@ -30,6 +32,21 @@ def read_safetensors(folder: Path) -> dict[str, torch.Tensor]:
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"cannot read {file}: {error}") from error
     return tensors
+
+
+def delta_base(folder: Path) -> int | None:
+    """Version that what is in a folder is a change to; None: the folder holds a whole model. Raises WeightsError."""
+    from safetensors import SafetensorError, safe_open
+
+    path = _files(folder)[0]
+    if not path.is_file():
+        return None  # whoever loads the model says what is missing
+    try:
+        with safe_open(path, framework="pt") as file:
+            base = (file.metadata() or {}).get(DELTA_BASE)
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"cannot read {folder}: {error}") from error
+    return None if base is None else int(base)
 
 
 def _files(folder: Path) -> list[Path]:

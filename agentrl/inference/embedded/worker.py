@@ -74,6 +74,12 @@ class Worker:
     def reclaim(self, tags: list[str] | None) -> asyncio.Future[None]:
         return self._call(lambda: self._core.reclaim(tags))
 
+    def label(self, version: str) -> asyncio.Future[None]:
+        return self._call(lambda: self._core.label(version))
+
+    def digests(self) -> asyncio.Future[dict[str, str]]:
+        return self._call(self._core.digests)
+
     def update(self, update: Update, *, abort: bool) -> asyncio.Future[int]:
         """Load weights once what runs has ended or is paused; what arrives meanwhile waits. See EngineCore.update."""
         future: asyncio.Future[int] = self._loop.create_future()
