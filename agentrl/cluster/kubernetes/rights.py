@@ -21,6 +21,8 @@ def controller_rules(run: str, workload: Workload) -> list[Object]:
     return [
         *(rule(kind.group, [kind.plural], _MAKE) for kind in made_kinds(workload)),
         rule("", ["pods/log"], ["get"]),
+        # To make objects that their owner waits for, where admission asks for it (OpenShift does).
+        rule("batch", ["jobs/finalizers"], ["update"]),
         rule("", ["configmaps"], ["get", "patch"], [record_name(run)]),
     ]
 
