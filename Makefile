@@ -3,7 +3,7 @@
 #   make test     set up .venv, lint, run the tests
 #   make test-sglang  the engine contract against a real SGLang on the CPU; makes .venv-sglang (2.4 GB) the first time
 #   make test-harness  episodes of mini-swe-agent; makes .venv-mini-swe-agent (450 MB) first
-#   make lint     ruff, mypy, import contracts
+#   make lint     ruff, mypy, import contracts, hadolint
 #   make bench    the benchmarks, each a ratio in one run; makes .venv-trl for those against TRL
 #   make smollm2  fetch and convert SmolLM2-135M-Instruct for conf/smollm2.yaml
 #
@@ -64,6 +64,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint scripts/images/*.Dockerfile
 
 format: setup
 	$(BIN)/ruff check --fix .

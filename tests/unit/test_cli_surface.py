@@ -14,7 +14,8 @@ LAWS = ["--workload", "-w", "--hardware"]
 SURFACE = {
     "agentrl": ["--version"],
     "launch": [*FILE_AND_OVERRIDES, "--dry-run", "--detach", "-d", "--ctrl-c", "--json"],
-    "plan": [*FILE_AND_OVERRIDES, "--json"],
+    "plan": [*FILE_AND_OVERRIDES, "--out", "-o", "--yaml", "--json"],
+    "manifest": FILE_AND_OVERRIDES,
     "show": [*FILE_AND_OVERRIDES, "--defaults", "--schema", "--json"],
     "resume": ["RUN", "--runs-dir", *REMOTE, "--detach", "-d", "--ctrl-c", "--json"],
     "stop": ["RUN", "--runs-dir", *REMOTE],

@@ -33,7 +33,12 @@ from agentrl.tasks.task import Task
 
 
 def before_launch(config: JobConfig) -> list[str]:
-    """What `plan` and `launch` look at beside the lint. Returns warnings; raises UserError. Leaves nothing behind."""
+    """What `plan` and `launch` look at beside the lint. Returns warnings; raises UserError. Leaves nothing behind.
+
+    Of a run in a cluster nothing is here: its controller looks when it starts, and ends with 2 if something is wrong.
+    """
+    if in_cluster(config):
+        return []
     if config.cluster.backend is ClusterBackend.local:
         check_place(Path(config.cluster.runs_dir), config.name)
         check_memory(config, total_bytes())
