@@ -3,7 +3,7 @@
 #   make test     set up .venv, lint, run the tests
 #   make test-sglang  the engine contract against a real SGLang on the CPU; makes .venv-sglang (2.4 GB) the first time
 #   make test-harness  episodes of mini-swe-agent; makes .venv-mini-swe-agent (450 MB) first
-#   make lint     ruff, mypy, import contracts
+#   make lint     ruff, mypy, import contracts, hadolint
 #   make bench    the benchmarks, each a ratio in one run; makes .venv-trl for those against TRL
 #   make smollm2  fetch and convert SmolLM2-135M-Instruct for conf/smollm2.yaml
 #
@@ -20,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := $(VENV)/installed-$(shell { cat pyproject.toml; echo '$(TORCH)'; } | sha256sum | cut -c1-16)
-BENCHES := cli controller engine publish sandbox trainer_vs_trl losses_vs_trl lag collect_vs_trl
+BENCHES := cli controller engine publish sandbox pods trainer_vs_trl losses_vs_trl lag collect_vs_trl
 SMOLLM2 := models/smollm2-135m-instruct
 
 # One thread a process: several small-model processes share few cores, and more threads only spin against each other.
@@ -64,6 +64,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint scripts/images/*.Dockerfile
 
 format: setup
 	$(BIN)/ruff check --fix .

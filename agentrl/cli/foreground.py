@@ -78,6 +78,7 @@ def _observer(view: LiveView, refresh_s: float) -> Observer:
 
 def _report(run: RunDirectory, config: JobConfig, ended: Ended, observer: Observer, *, as_json: bool) -> None:
     """Write the summary files and print the last words."""
+    from agentrl.config.kubernetes import in_cluster
     from agentrl.controller.lifecycle.summary import as_text, summarise
     from agentrl.ledger.reader import LedgerReader
     from agentrl.observe.events import RunEnded, Warned
@@ -97,4 +98,5 @@ def _report(run: RunDirectory, config: JobConfig, ended: Ended, observer: Observ
         return
     write_line(sys.stdout, f"\n{text}")
     if ended.outcome.value != "finished":
-        write_line(sys.stdout, f"Go on with: agentrl resume {shlex.quote(str(run.path))}")
+        which = f"-k {run.name}" if in_cluster(config) else shlex.quote(str(run.path))
+        write_line(sys.stdout, f"Go on with: agentrl resume {which}")

@@ -13,7 +13,21 @@ from typing import Annotated, NoReturn
 import typer
 
 from agentrl import __version__
-from agentrl.cli import bench, control, doctor, episodes, evaluate, launch, plan, runs, show, simulate, tasks, tune
+from agentrl.cli import (
+    bench,
+    cluster_plan,
+    control,
+    doctor,
+    episodes,
+    evaluate,
+    launch,
+    plan,
+    runs,
+    show,
+    simulate,
+    tasks,
+    tune,
+)
 from agentrl.errors import AgentrlError, UserError
 
 app = typer.Typer(
@@ -47,6 +61,7 @@ def root(
 # Each module adds its own commands; the help lists them in this order.
 launch.register(app)
 plan.register(app)
+cluster_plan.register(app)
 show.register(app)
 runs.register(app)
 control.register(app)

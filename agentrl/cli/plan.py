@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentrl.cli import cluster_plan
 from agentrl.cli.arguments import FileArgument, JsonOption, OverridesArgument
 from agentrl.errors import UserError
 
@@ -19,12 +21,22 @@ def register(app: typer.Typer) -> None:
     app.command()(plan)
 
 
-def plan(file: FileArgument, overrides: OverridesArgument = None, json_: JsonOption = False) -> None:
+def plan(
+    file: FileArgument,
+    overrides: OverridesArgument = None,
+    *,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="In a cluster: write its objects there, with a kustomization.")
+    ] = None,
+    yaml_: Annotated[bool, typer.Option("--yaml", help="In a cluster: print its objects instead.")] = False,
+    json_: JsonOption = False,
+) -> None:
     """Print what launching FILE would start, and what would stop it, which exits with 2. Starts and writes nothing."""
     from dataclasses import replace
 
     from agentrl.config.compose import load
     from agentrl.config.inspect_job import inspect_job
+    from agentrl.config.kubernetes import in_cluster
     from agentrl.config.lint import Severity
     from agentrl.config.plan import plan as make_plan
     from agentrl.controller.lifecycle.preflight import before_launch
@@ -37,9 +49,18 @@ def plan(file: FileArgument, overrides: OverridesArgument = None, json_: JsonOpt
             made = replace(made, warnings=tuple(before_launch(loaded.config)))
         except UserError as problem:
             made, failed = replace(made, problem=str(problem)), True
+    if yaml_ and in_cluster(loaded.config) and not failed:
+        cluster_plan.print_yaml(loaded)
+        return
     print_plan(made, as_json=json_)
     if failed:
         raise typer.Exit(2)
+    if not in_cluster(loaded.config):
+        if yaml_ or out is not None:
+            raise UserError("--yaml and --out: the job is made of no objects", hint="choose cluster=kubernetes")
+        return
+    if not json_ and not cluster_plan.print_objects(loaded, out):
+        raise typer.Exit(1)
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:

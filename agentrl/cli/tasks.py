@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -83,6 +83,59 @@ def generate(
     except ValueError as error:
         raise UserError(str(error)) from error
     print(f"{count} tasks in {out}")
+
+
+@app.command()
+def images(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder of tasks.")],
+    *,
+    registry: Annotated[
+        str | None, typer.Option("--registry", help="Where built images go, sandbox.kubernetes.registry.")
+    ] = None,
+    builder: Annotated[str, typer.Option("--builder", help="What builds an image.")] = "docker build",
+    run: Annotated[bool, typer.Option("--run", help="Build what has to be built, one after another.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the container images that tasks run in on Kubernetes, and the commands that build those of a Dockerfile.
+
+    A built image is named by what it is built of. Push what was built to where the cluster pulls from.
+    """
+    import json
+    import shlex
+    import subprocess
+
+    from agentrl.errors import UserError
+    from agentrl.sandbox.config import SandboxConfig
+    from agentrl.sandbox.pods.config import PodConfig
+    from agentrl.tasks.containers import chosen_image, images_of
+    from agentrl.tasks.folders import scan_tasks
+
+    tasks, skipped = scan_tasks(path, offline=True, containers=True)
+    config = SandboxConfig(kubernetes=PodConfig(registry=registry))
+    unnamed = [task.name for task in tasks if chosen_image(task, config) is None]
+    if run and unnamed:
+        raise UserError(f"the images of {len(unnamed)} tasks have no name to be built under", hint="give --registry")
+    found = images_of(tasks, config)
+    commands = {image.name: image.build_command(builder) for image in found if image.context is not None}
+    if json_:
+        rows: list[dict[str, Any]] = [
+            {"image": one.name, "tasks": one.tasks, "build": commands.get(one.name)} for one in found
+        ]
+        rows += [{"image": None, "tasks": [name], "build": None} for name in unnamed]
+        print(json.dumps(rows, indent=1))
+    else:
+        for image in found:
+            more = f" and {len(image.tasks) - 1} more" if len(image.tasks) > 1 else ""
+            print(f"{image.name}  # {image.tasks[0]}{more}")
+            if image.name in commands:
+                print(f"  {shlex.join(commands[image.name])}")
+        for name in unnamed:
+            print(f"# {name} has to be built: --registry says under which name")
+        for left in skipped:
+            print(f"# {left.folder.name} is left out: {left.reason}")
+    for command in commands.values() if run else ():
+        if (code := subprocess.run(command, check=False).returncode) != 0:
+            raise UserError(f"{shlex.join(command)}: ended with {code}", hint="its output is above")
 
 
 def _find(name: str, count: int, seed: int, scratch: Path) -> tuple[list[Task], list[CheckResult]]:

@@ -23,7 +23,7 @@ from agentrl.config.schema import JobConfig
 
 REPLACED = {"schedule.balance": "schedule.swing=all was in_turn, schedule.swing=none was overlap"}
 """Keys of earlier versions, and what to write now."""
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Leaf:
     key: str
     """Dotted key, as in an override."""
     type: type
-    """int, float, bool, str or an Enum; of the items if `many`."""
+    """int, float, bool, str, dict or an Enum; of the items if `many`."""
     many: bool
     """Whether the value is a list."""
     optional: bool
@@ -156,4 +156,5 @@ def _leaf(key: str, hint: Any, default: Any) -> Leaf:
         many = True
     if typing.get_origin(hint) is Annotated:
         hint, meta = typing.get_args(hint)
+    hint = dict if typing.get_origin(hint) is dict else hint  # what its keys are, only its docstring says
     return Leaf(key=key, type=hint, many=many, optional=optional, meta=meta, default=default)

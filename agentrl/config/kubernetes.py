@@ -16,6 +16,7 @@ from agentrl.config.schema import JobConfig
 from agentrl.config.tree import to_text
 from agentrl.controller.config import num_swing
 from agentrl.inference.config import Device, EngineBackend
+from agentrl.model.config import Recipe
 from agentrl.sandbox.config import SandboxBackend
 
 
@@ -57,6 +58,7 @@ def submission_of(run: str, config: JobConfig) -> Submission:
         config_json=msgspec.json.format(msgspec.json.encode(named)).decode(),
         config_text=to_text(named),
         sandbox_rules=sandbox_rules(config),
+        has_recipe=config.model.recipe is not Recipe.none,
     )
 
 

@@ -37,6 +37,8 @@ RETRY_FOR_S = 30.0
 PAGE_ITEMS = 500
 MAX_CONNECTIONS = 4096
 """Watches and commands in pods hold one each."""
+MAX_IN_FLIGHT = 64
+"""Requests that are no watches or websockets; more would only open connections to wait in a server's line."""
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -85,6 +87,7 @@ class KubernetesClient:
         self._entropy = entropy or Random()
         self._retry_for_s = retry_for_s
         self._session: aiohttp.ClientSession | None = None
+        self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self.requests: Counter[tuple[str, str]] = Counter()
         """How many were made, by HTTP method and what they concerned (the plural, and the subresource)."""
 
@@ -251,7 +254,7 @@ class KubernetesClient:
         while True:
             try:
                 timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
-                async with self._answer(asked, timeout) as answer:
+                async with self._in_flight, self._answer(asked, timeout) as answer:
                     found: Object = json.loads(await answer.read())
                     return found
             except KubernetesError as error:
@@ -350,10 +353,10 @@ class KubernetesClient:
             raise Unreachable(f"{asked.what}: {self.host}: {error or type(error).__name__}") from error
 
     async def _wait_for_turn(self, asked: Request) -> None:
-        self.requests[asked.method, asked.counted] += 1
         delay = self._limit.take(monotonic())
         if delay > 0:
             await asyncio.sleep(delay)
+        self.requests[asked.method, asked.counted] += 1
 
     async def _headers(self) -> dict[str, str]:
         authorization = await self._connection.authorization()

@@ -1,7 +1,7 @@
 """A command in a pod, over the websocket that `pods/exec` becomes: channels of bytes, and the server's word on its end.
 
-Frames are a channel's number and bytes. Version 5 of the protocol can close stdin alone, version 4 cannot; nothing here
-needs it, for who uses this says how long its input is. The error channel comes once, at the end, and may be empty or
+Frames are a channel's number and bytes. Version 5 of the protocol can close stdin alone, version 4 cannot: so who uses
+this should say how long its input is. The error channel comes once, at the end, and may be empty or
 missing where something between us and the container broke: then nobody knows how the command ended, and `Ending` says
 just that.
 """
@@ -95,6 +95,14 @@ class ExecStream:
                     await self._socket.send_bytes(bytes([Channel.STDIN]) + data[start : start + _CHUNK_BYTES])
         except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: it is closing
             raise Unreachable(f"{self._what}: {error or type(error).__name__}") from error
+
+    async def end_input(self) -> None:
+        """Close its stdin alone, where the protocol can (version 5); else nothing happens. Raises Unreachable."""
+        if self._socket.protocol == PROTOCOLS[0]:
+            try:
+                await self._socket.send_bytes(bytes([Channel.CLOSE, Channel.STDIN]))
+            except (aiohttp.ClientError, OSError, RuntimeError) as error:
+                raise Unreachable(f"{self._what}: {error or type(error).__name__}") from error
 
     async def frames(self) -> AsyncIterator[tuple[Channel, bytes]]:
         """What it writes to stdout and stderr."""

@@ -13,6 +13,7 @@ from agentrl.errors import ImageError, TaskError, UserError
 from agentrl.sandbox.bare.places import folders_of, misfit
 from agentrl.sandbox.config import Isolation, SandboxConfig
 from agentrl.tasks.config import Family, TasksConfig
+from agentrl.tasks.containers import chosen_image, in_container
 from agentrl.tasks.families import FAMILIES, digest, write_tasks
 from agentrl.tasks.families.files import TaskFiles
 from agentrl.tasks.folders import Skipped, load_task, scan_tasks
@@ -34,13 +35,18 @@ class Dataset:
     """Folders that cannot run here, with the reason."""
 
 
-def load_dataset(config: TasksConfig, *, workspace: Path) -> Dataset:
+def load_dataset(config: TasksConfig, *, workspace: Path, sandbox: SandboxConfig | None = None) -> Dataset:
     """The tasks that `config` names. Generated ones are written under `workspace`, once.
+
+    Where `sandbox` runs containers, each task's image is named; those whose image nobody can name are left out.
 
     Raises UserError: no such path, no task in it, a task that is wrong, none that matches, fewer than asked for.
     """
     try:
-        return _load_path(config) if config.family is Family.none else _load_family(config, workspace)
+        containers = sandbox is not None and sandbox.backend.runs_containers
+        load = _load_path if config.family is Family.none else _load_family
+        dataset = load(config, workspace, containers)
+        return _in_containers(dataset, sandbox) if sandbox is not None and containers else dataset
     except TaskError as error:
         raise UserError(error.message, hint=error.hint) from error
 
@@ -101,6 +107,14 @@ def over_limits(task: Task, limits: SandboxConfig) -> str | None:
     return f"asks for {' and '.join(over)}" if over else None
 
 
+def _in_containers(dataset: Dataset, sandbox: SandboxConfig) -> Dataset:
+    reason = "its image has to be built, and sandbox.kubernetes.registry does not say where to"
+    remedy = "set sandbox.kubernetes.registry; `agentrl tasks images` builds what is there"
+    able = _without(dataset, lambda task: None if chosen_image(task, sandbox) else reason, remedy=remedy)
+    train, heldout = (tuple(in_container(task, sandbox) for task in tasks) for tasks in (able.train, able.heldout))
+    return Dataset(train, heldout, able.skipped)
+
+
 def _without(dataset: Dataset, why_not: Callable[[Task], str | None], *, remedy: str = "") -> Dataset:
     found = {task.name: why_not(task) for task in (*dataset.train, *dataset.heldout)}
     skipped = [
@@ -127,7 +141,7 @@ def _none_left(num_train: int, heldout: tuple[Task, ...], skipped: list[Skipped]
     )
 
 
-def _load_family(config: TasksConfig, workspace: Path) -> Dataset:
+def _load_family(config: TasksConfig, workspace: Path, containers: bool) -> Dataset:
     if config.path is not None:
         raise UserError(f"tasks.path is set, and so is tasks.family {config.family.value}", hint="leave one out")
     if config.offline:
@@ -136,7 +150,7 @@ def _load_family(config: TasksConfig, workspace: Path) -> Dataset:
     folder = workspace / f"{config.family.value}-{digest(chosen)}"
     if not folder.exists():
         write_tasks(chosen, folder)
-    tasks = tuple(load_task(folder / files.name) for files in chosen)
+    tasks = tuple(load_task(folder / files.name, containers=containers) for files in chosen)
     return Dataset(tasks[: config.num_train], tasks[config.num_train :])
 
 
@@ -162,13 +176,13 @@ def _generate(config: TasksConfig, asked: int) -> list[TaskFiles]:
         count = min(4 * count, _MOST)
 
 
-def _load_path(config: TasksConfig) -> Dataset:
+def _load_path(config: TasksConfig, workspace: Path, containers: bool) -> Dataset:
     if config.path is None:
         raise UserError("tasks: neither a family nor a path is set", hint="set tasks.family or tasks.path")
     path = Path(config.path)
     if not path.is_dir():
         raise UserError(f"tasks.path: {path}: no such folder", hint=_similar(path))
-    tasks, skipped = scan_tasks(path, offline=config.offline)
+    tasks, skipped = scan_tasks(path, offline=config.offline, containers=containers)
     if not tasks:
         raise UserError(f"tasks.path: {path}: none of its tasks can run here", hint=f"first: {skipped[0].reason}")
     chosen = [task for task in tasks if _included(task.name, config.include)]

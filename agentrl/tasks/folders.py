@@ -23,15 +23,16 @@ class Skipped:
     reason: str
 
 
-def load_task(folder: Path, *, offline: bool = False) -> Task:
+def load_task(folder: Path, *, offline: bool = False, containers: bool = False) -> Task:
     """Read one task folder. Raises NotRunnable if it cannot run here; TaskError, with file and key, if it is wrong.
 
-    `offline`: a task that may use a network gets none, instead of being refused.
+    `offline`: a task that may use a network gets none, instead of being refused. `containers`: tasks run in container
+    images, which are not read from their Dockerfiles here.
     """
     if not (folder / "task.toml").is_file() and (folder / "task.yaml").is_file():
-        task = load_terminal_bench(folder)
+        task = load_terminal_bench(folder, containers=containers)
     else:
-        task = load_harbor(folder, offline=offline)
+        task = load_harbor(folder, offline=offline, containers=containers)
     for script in (folder / task.script, folder / task.solution_script):
         _check_line_ends(script)
     return task
@@ -47,12 +48,12 @@ def _check_line_ends(script: Path) -> None:
 
 
 def scan_tasks(
-    path: Path, *, malformed: list[Skipped] | None = None, offline: bool = False
+    path: Path, *, malformed: list[Skipped] | None = None, offline: bool = False, containers: bool = False
 ) -> tuple[list[Task], list[Skipped]]:
     """All tasks of a folder (itself a task, or one folder per task below it), in the order of names; and the skipped.
 
     Raises TaskError for no task at all, for a folder that is wrong, and for two tasks of one name; with a list as
-    `malformed`, the latter two are put there instead. `offline` as for `load_task`.
+    `malformed`, the latter two are put there instead. `offline` and `containers` as for `load_task`.
     """
     if not path.is_dir():
         raise TaskError(f"{path}: no such folder")
@@ -63,7 +64,7 @@ def scan_tasks(
     skipped: list[Skipped] = []
     for folder in folders:
         try:
-            task = _load_readable(folder, offline)
+            task = _load_readable(folder, offline, containers)
             other = by_name.setdefault(task.name, task)
             if other is not task:
                 raise TaskError(f"{task.folder} and {other.folder}: both are named {task.name}")
@@ -85,10 +86,10 @@ def is_task(folder: Path) -> bool:
     return any((folder / mark).is_file() for mark in _MARKS)
 
 
-def _load_readable(folder: Path, offline: bool) -> Task:
+def _load_readable(folder: Path, offline: bool, containers: bool) -> Task:
     """As `load_task`; TaskError also for files that cannot be read at all."""
     try:
-        return load_task(folder, offline=offline)
+        return load_task(folder, offline=offline, containers=containers)
     except OSError as error:
         raise TaskError(f"{error.filename or folder}: cannot be read: {error.strerror or error}") from error
     except (UnicodeDecodeError, RecursionError) as error:

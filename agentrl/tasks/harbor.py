@@ -15,6 +15,7 @@ from typing import Any
 from agentrl.errors import TaskError
 from agentrl.sandbox.provider import Image, SandboxSpec
 from agentrl.tasks.compose import check_compose
+from agentrl.tasks.containers import container_image
 from agentrl.tasks.dockerfile import read_dockerfile, refused
 from agentrl.tasks.rewards import KEY
 from agentrl.tasks.task import Step, StepRewards, Task
@@ -29,10 +30,11 @@ WITHOUT_NETWORK = "runs without a network"
 """What a note says of a task that asks for one."""
 
 
-def load_harbor(folder: Path, *, offline: bool = False) -> Task:
+def load_harbor(folder: Path, *, offline: bool = False, containers: bool = False) -> Task:
     """Read one task folder. Raises NotRunnable if it cannot run here; TaskError, with file and key, if it is wrong.
 
     `offline`: a task that may use a network gets none, which its notes say, instead of being refused.
+    `containers`: it runs in a container image, which holds whatever its Dockerfile does.
     """
     file = folder / "task.toml"
     table = Table(_parse(file), file=file)
@@ -44,7 +46,7 @@ def load_harbor(folder: Path, *, offline: bool = False) -> Task:
     environment = table.table("environment")
     notes = [*_network(environment, offline), *_network(agent, offline), *_network(verifier, offline)]
     steps = _steps(folder, table)
-    spec = _environment(folder / "environment", environment, notes)
+    spec = _environment(folder / "environment", environment, notes, containers=containers)
     task = Task(
         name=about.string("name") or folder.name,
         folder=folder,
@@ -128,11 +130,11 @@ def _text(file: Path) -> str:
     return text
 
 
-def _environment(folder: Path, table: Table, notes: list[str]) -> SandboxSpec:
+def _environment(folder: Path, table: Table, notes: list[str], *, containers: bool) -> SandboxSpec:
     image_name = table.string("docker_image")
-    if image_name and not (folder / "Dockerfile").is_file():
+    if image_name and not containers and not (folder / "Dockerfile").is_file():
         raise refused(f"environment.docker_image {image_name}, without a Dockerfile to make it from")
-    if image_name:
+    if image_name and not containers:
         notes.append(f"docker_image {image_name}: made from environment/Dockerfile instead")
     check_compose(folder, service="main")
     if table.string("os") not in (None, "linux"):
@@ -146,16 +148,16 @@ def _environment(folder: Path, table: Table, notes: list[str]) -> SandboxSpec:
         raise refused("environment.healthcheck")
     table.ignore("build_timeout_sec", "healthcheck", "skills_dir")  # sandbox.build_timeout_s bounds every build
     return SandboxSpec(
-        image=_image(folder, table),
+        image=_image(folder, table, container_image(folder, image_name) if containers else None),
         memory_mb=_megabytes(table, "memory_mb", "memory"),
         disk_mb=_megabytes(table, "storage_mb", "storage"),
         cpus=table.number("cpus", positive=True),
     )
 
 
-def _image(folder: Path, table: Table) -> Image:
+def _image(folder: Path, table: Table, container: Image | None) -> Image:
     dockerfile = folder / "Dockerfile"
-    image = read_dockerfile(dockerfile) if dockerfile.is_file() else Image()
+    image = container or (read_dockerfile(dockerfile) if dockerfile.is_file() else Image())
     workdir = table.string("workdir")
     if workdir is not None and not workdir.startswith("/"):
         raise table.error("workdir", f"must be an absolute path, not {workdir!r}")
@@ -177,7 +179,8 @@ def _network(table: Table, offline: bool) -> list[str]:
 
 def _user(table: Table, image: Image) -> str | None:
     user = table.string("user")
-    if user is not None and user not in _BASE_USERS and not user.isdigit() and not image.steps:
+    bare = not image.steps and image.reference is None
+    if user is not None and user not in _BASE_USERS and not user.isdigit() and bare:
         raise refused(f"user {user}: the base has {', '.join(_BASE_USERS)}")
     return user
 

@@ -15,6 +15,7 @@ import yaml
 from agentrl.errors import TaskError
 from agentrl.sandbox.provider import Image, SandboxSpec
 from agentrl.tasks.compose import check_compose
+from agentrl.tasks.containers import container_image
 from agentrl.tasks.dockerfile import read_dockerfile, refused
 from agentrl.tasks.task import RewardSource, Task
 from agentrl.tasks.toml_table import Table
@@ -29,8 +30,11 @@ _TIMEOUT_S = 180.0
 """Of the tests, where the task names none; Terminal-Bench's own default is in that order."""
 
 
-def load_terminal_bench(folder: Path) -> Task:
-    """Read one task folder. Raises NotRunnable if it cannot run here; TaskError, with file and key, if it is wrong."""
+def load_terminal_bench(folder: Path, *, containers: bool = False) -> Task:
+    """Read one task folder. Raises NotRunnable if it cannot run here; TaskError, with file and key, if it is wrong.
+
+    `containers`: it runs in a container image, which holds whatever its Dockerfile does.
+    """
     file = folder / "task.yaml"
     table = Table(_parse(file), file=file)
     table.ignore(*_ABOUT)
@@ -43,7 +47,10 @@ def load_terminal_bench(folder: Path) -> Task:
     if not (folder / _SCRIPT).is_file():
         raise TaskError(f"{folder}: has no {_SCRIPT}")
     dockerfile = folder / "Dockerfile"
-    image = read_dockerfile(dockerfile) if dockerfile.is_file() else Image(workdir="/app")
+    if containers:
+        image = container_image(folder, None)
+    else:
+        image = read_dockerfile(dockerfile) if dockerfile.is_file() else Image(workdir="/app")
     image = image if workdir is None else replace(image, workdir=workdir)
     for copy in image.copies:
         _refuse_leak(folder, copy.source)

@@ -14,7 +14,8 @@ LAWS = ["--workload", "-w", "--hardware"]
 SURFACE = {
     "agentrl": ["--version"],
     "launch": [*FILE_AND_OVERRIDES, "--dry-run", "--detach", "-d", "--ctrl-c", "--json"],
-    "plan": [*FILE_AND_OVERRIDES, "--json"],
+    "plan": [*FILE_AND_OVERRIDES, "--out", "-o", "--yaml", "--json"],
+    "manifest": FILE_AND_OVERRIDES,
     "show": [*FILE_AND_OVERRIDES, "--defaults", "--schema", "--json"],
     "resume": ["RUN", "--runs-dir", *REMOTE, "--detach", "-d", "--ctrl-c", "--json"],
     "stop": ["RUN", "--runs-dir", *REMOTE],
@@ -35,6 +36,7 @@ SURFACE = {
     "doctor": ["--runs-dir", "--json"],
     "tasks check": ["PATH|FAMILY", "--json", "--jobs", "-j", "--count", "--seed"],
     "tasks generate": ["FAMILY", "DIR", "--count", "--seed"],
+    "tasks images": ["PATH", "--registry", "--builder", "--run", "--json"],
     "simulate": [
         *FILE_AND_OVERRIDES,
         *LAWS,

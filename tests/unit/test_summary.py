@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.controller.lifecycle.summary import as_text, quantile, summarise
+from agentrl.controller.lifecycle.summary import as_text, divergence_bands, left_out_shares, quantile, summarise
 from agentrl.ledger.accounts import Accounts, BalanceRow, GpuTimeRow
 from agentrl.ledger.ledger import Ledger
 from agentrl.ledger.reader import LedgerReader
@@ -66,3 +66,14 @@ def test_summary_of_a_run_without_a_step_has_no_invented_figures(tmp_path: Path)
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 2.0), (0.95, 4.0), (1.0, 4.0)])
 def test_quantile_is_a_value_that_was_seen(share: float, value: float) -> None:
     assert quantile([4.0, 1.0, 3.0, 2.0], share) == value
+
+
+def test_bands_are_added_up_and_what_was_left_out_is_told_by_family() -> None:
+    metrics: list[dict[str, float]] = [
+        {"groups_keep": 7.0, "groups_drop": 1.0, "left_out_share/boxes": 0.2, "left_out_share/shell": 0.0},
+        {"groups_keep": 8.0, "left_out_share/boxes": 0.1},
+    ]
+    steps = [StepRow(n, f"b{n}", 0.0, 1.0, 0.5, metrics=values) for n, values in enumerate(metrics)]
+    assert divergence_bands(steps) == {"keep": 15, "down_weight": 0, "truncate": 0, "drop": 1}
+    assert left_out_shares(steps) == {"boxes": 0.15, "shell": 0.0}
+    assert divergence_bands([StepRow(1, "b", 0.0, 1.0, 0.5)]) == {}

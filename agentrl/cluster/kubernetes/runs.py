@@ -27,11 +27,23 @@ from agentrl.kubernetes.client import KubernetesClient, Request
 from agentrl.kubernetes.errors import AlreadyExists
 from agentrl.kubernetes.logs import follow_log, read_log
 from agentrl.kubernetes.names import ROLE, RUN
-from agentrl.kubernetes.resources import CONFIG_MAPS, JOBS, PODS, Resource, resource_of
+from agentrl.kubernetes.resources import (
+    CONFIG_MAPS,
+    JOBS,
+    NETWORK_POLICIES,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    Resource,
+    resource_of,
+)
 from agentrl.kubernetes.watch import Watched
 
 _STOP_S = 120.0
 """Beyond the controller's grace, until everything of a run must be gone."""
+_UNOWNED = (SERVICE_ACCOUNTS, ROLE_BINDINGS, ROLES, NETWORK_POLICIES)
+"""What has no owner where something else than `agentrl launch` has applied it."""
 LOST = "lost its controller"
 """Status of a run that should have one and has none."""
 
@@ -146,6 +158,9 @@ class Runs:
                 labels = f"{RUN}={run},{ROLE}={ROLE_NAME}"
                 await self._until_gone(PODS, labels, lambda pod: not _is_over(pod), grace_s + _STOP_S, "its controller")
             await self._client.delete(JOBS, run, propagation="Foreground")
+        for resource in _UNOWNED:
+            for left in (await self._client.list_all(resource, labels=f"{RUN}={run}")).items:
+                await self._client.delete(resource, left["metadata"]["name"])
         await self._until_gone(JOBS, f"{RUN}={run}", lambda _: True, _STOP_S, "jobs")
         await self._until_gone(PODS, f"{RUN}={run}", lambda _: True, _STOP_S, "pods")
         found = await self._client.find(CONFIG_MAPS, record_name(run))

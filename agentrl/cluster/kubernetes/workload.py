@@ -95,6 +95,8 @@ class Submission:
     config_text: str
     sandbox_rules: list[Object]
     """What the sandboxes' provider needs in the controller's Role."""
+    has_recipe: bool
+    """Whether the starting weights are made by a process of their own."""
 
 
 def settled(kubernetes: KubernetesConfig, groups: Collection[str]) -> KubernetesConfig:

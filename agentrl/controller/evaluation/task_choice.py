@@ -45,7 +45,7 @@ def choose(tasks: TasksConfig, name: str, *, include: list[str] | None) -> TaskC
 
 def chosen_tasks(config: JobConfig, choice: TaskChoice, workspace: Path) -> tuple[Task, ...]:
     """Those that can run here. Generated ones are written under `workspace`. Raises UserError if there are none."""
-    dataset = within_limits(load_dataset(choice.tasks, workspace=workspace), config.sandbox)
+    dataset = within_limits(load_dataset(choice.tasks, workspace=workspace, sandbox=config.sandbox), config.sandbox)
     if config.sandbox.isolation is Isolation.none:
         dataset = without_isolation(dataset)
     found = dataset.train if choice.train else dataset.heldout

@@ -148,7 +148,7 @@ async def _run(run: RunDirectory, config: JobConfig, ledger: Ledger, observer: O
         cluster = await open_cluster(run, config, ledger)
         stack.push_async_callback(cluster.close, config.cluster.stop_grace_s)
         observer.emit(Phase(phase="preparing", detail="tasks and model"))
-        dataset = within_limits(load_dataset(config.tasks, workspace=run.tasks), config.sandbox)
+        dataset = within_limits(load_dataset(config.tasks, workspace=run.tasks, sandbox=config.sandbox), config.sandbox)
         origin = load_origin(run, config)
         if origin is not None:
             dataset = only_its_task(dataset, origin)

@@ -33,7 +33,12 @@ from agentrl.tasks.task import Task
 
 
 def before_launch(config: JobConfig) -> list[str]:
-    """What `plan` and `launch` look at beside the lint. Returns warnings; raises UserError. Leaves nothing behind."""
+    """What `plan` and `launch` look at beside the lint. Returns warnings; raises UserError. Leaves nothing behind.
+
+    Of a run in a cluster nothing is here: its controller looks when it starts, and ends with 2 if something is wrong.
+    """
+    if in_cluster(config):
+        return []
     if config.cluster.backend is ClusterBackend.local:
         check_place(Path(config.cluster.runs_dir), config.name)
         check_memory(config, total_bytes())
@@ -106,7 +111,9 @@ def check_inputs(config: JobConfig, *, left: Collection[str] = ()) -> list[str]:
     """The user's model and tasks. Returns warnings; raises UserError. `left`: see `without_isolation`."""
     chat = Chat.load(check_folder(config.model)) if config.model.recipe is Recipe.none else None
     with tempfile.TemporaryDirectory(prefix="agentrl-preflight-") as folder:
-        dataset = within_limits(load_dataset(config.tasks, workspace=Path(folder)), config.sandbox)
+        dataset = within_limits(
+            load_dataset(config.tasks, workspace=Path(folder), sandbox=config.sandbox), config.sandbox
+        )
         if config.sandbox.isolation is Isolation.none:
             dataset = without_isolation(dataset, left)
     if chat is not None:

@@ -17,6 +17,9 @@ from agentrl.ledger.rows import StepRow
 from agentrl.observe.sandboxes import launching_text, sandboxes_text
 from agentrl.observe.state import sparkline
 
+_BANDS = ("keep", "down_weight", "truncate", "drop")
+_LEFT_OUT = "left_out_share/"
+
 
 def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
     """Figures of a run so far. Rewards are means over everything sampled for a step, trained on or not."""
@@ -45,6 +48,8 @@ def summarise(reader: LedgerReader, *, name: str, seed: int) -> dict[str, Any]:
         "sequences": reader.sequence_counts(),
         "policy_lag": {"p50": _lag(steps, "lag_p50", statistics.median), "max": _lag(steps, "lag_max", max)},
         "groups_dropped": reader.drop_counts(),
+        "divergence_bands": divergence_bands(steps),
+        "left_out_share": left_out_shares(steps),
         "sandboxes": json.loads(reader.meta("sandboxes") or "null"),
         "launching": json.loads(reader.meta("launching") or "null"),
         "selection_bias": _bias(reader),
@@ -62,6 +67,22 @@ def _publication(rows: Sequence[PublicationRow]) -> dict[str, Any] | None:
         "downtime_s": _mean([row.downtime_s for row in rows]),
         "received_bytes": int(statistics.mean(row.received_bytes for row in rows)),
     }
+
+
+def divergence_bands(steps: Sequence[StepRow]) -> dict[str, int]:
+    """Groups of all steps by what was done to them; empty where no band is set."""
+    found = {band: sum(int(step.metrics.get(f"groups_{band}", 0)) for step in steps) for band in _BANDS}
+    return found if any(found.values()) else {}
+
+
+def left_out_shares(steps: Sequence[StepRow]) -> dict[str, float]:
+    """By task family: mean share of its tokens, over the steps that had any, of which nothing was learned."""
+    shares: dict[str, list[float]] = {}
+    for step in steps:
+        for name, value in step.metrics.items():
+            if name.startswith(_LEFT_OUT):
+                shares.setdefault(name.removeprefix(_LEFT_OUT), []).append(value)
+    return {family: round(statistics.fmean(values), 4) for family, values in sorted(shares.items())}
 
 
 def _bias(reader: LedgerReader) -> dict[str, float | int] | None:
@@ -90,6 +111,7 @@ def as_text(summary: dict[str, Any], directory: str) -> str:
     """The summary as Markdown that also reads well on a terminal. What is not known yet is a dash."""
     times = {key: _or_dash(value, " s") for key, value in summary["time_to_batch_s"].items()}
     lag = {key: _or_dash(value) for key, value in summary["policy_lag"].items()}
+    left_out: dict[str, float] = summary["left_out_share"]
     first, last = _or_dash(summary["reward_first"]), _or_dash(summary["reward_last"])
     lines = [
         f"# {summary['name']}: {summary['status']}",
@@ -104,6 +126,8 @@ def as_text(summary: dict[str, Any], directory: str) -> str:
         f"- verdicts: {_counts(summary['verdicts'])}",
         *_breaks(summary["sequences"]),
         f"- groups dropped: {_counts(summary['groups_dropped'])}",
+        *([f"- divergence bands: {_counts(bands)}"] if (bands := summary["divergence_bands"]) else []),
+        *[f"- left out of {family}: {share:.1%} of its tokens" for family, share in left_out.items() if share],
         f"- sandboxes: {sandboxes_text(summary['sandboxes'] or {})}",
         *_launching(summary["status"], summary["launching"]),
         f"- trained against started: {_bias_text(summary['selection_bias'])}",

@@ -78,7 +78,9 @@ FILES = {
         f"agent:x:{AGENT_UID}:{AGENT_UID}:agent:/home/agent:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     ),
-    "/etc/group": f"root:x:0:\ndaemon:x:1:\ntty:x:5:\nsudo:x:27:\nusers:x:100:\nagent:x:{AGENT_UID}:\nnogroup:x:65534:\n",
+    "/etc/group": (
+        f"root:x:0:\ndaemon:x:1:\ntty:x:5:\nsudo:x:27:\nusers:x:100:\nagent:x:{AGENT_UID}:\nnogroup:x:65534:\n"
+    ),
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "/etc/hostname": "sandbox\n",
     "/etc/host.conf": "multi on\n",

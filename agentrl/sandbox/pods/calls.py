@@ -33,6 +33,8 @@ class Stream(Protocol):
 
     async def send(self, data: bytes) -> None: ...
 
+    async def end_input(self) -> None: ...
+
     def frames(self) -> AsyncIterator[tuple[Channel, bytes]]: ...
 
     async def close(self) -> None: ...
@@ -116,7 +118,7 @@ class Calls:
         text = b"" if script is None else script.encode(errors="surrogateescape")
         stream = await self._open_stream(["/bin/sh", RUNNER, operation])
         heard = _Heard(most=1 << 62)
-        sending = asyncio.create_task(_send(stream, f"{secret} {len(text)}\n".encode() + text + payload))
+        sending = asyncio.create_task(_send(stream, f"{secret} {len(text)}\n".encode() + text + payload, whole=True))
         try:
             async for channel, data in stream.frames():
                 heard.add(channel, data)
@@ -230,6 +232,9 @@ class Command:
         return outcome(self._secret, self._heard.stdout, self._heard.stderr, self._stream.ending, why=self._why)
 
 
-async def _send(stream: Stream, data: bytes) -> None:
+async def _send(stream: Stream, data: bytes, *, whole: bool = False) -> None:
+    """`whole`: nothing follows, and its end means nothing."""
     with suppress(KubernetesError):  # what is read tells more
         await stream.send(data)
+        if whole:
+            await stream.end_input()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agentrl.errors import ImageError, SandboxError, UserError
 from agentrl.kubernetes.errors import KubernetesError
+from agentrl.kubernetes.limits import pause_s
 from agentrl.kubernetes.names import object_name
 from agentrl.kubernetes.resources import PODS
 from agentrl.sandbox.bubblewrap.start_files import joined
@@ -80,17 +81,14 @@ class PodProvider:
         await self._slots.acquire()
         self._num_taken += 1
         try:
-            async with self._starts:
-                await self._open()
-                view = await self._make(spec, on_begin)
+            await self._starts.acquire()
         except BaseException:
             self._release()
             raise
         try:
-            return await self._come_up(view, spec, snapshot)
-        except BaseException:
-            await asyncio.shield(self._end(view))
-            raise
+            return await self._start(spec, snapshot, on_begin)
+        finally:
+            self._starts.release()
 
     async def close(self) -> None:
         """See `SandboxProvider.close`: nothing of this controller's life is left in the cluster."""
@@ -101,6 +99,20 @@ class PodProvider:
         for task in list(self._ending.values()):
             task.cancel()
         await self.cluster.close()
+
+    async def _start(self, spec: SandboxSpec, snapshot: PodSnapshot | None, on_begin: Callable[[], None]) -> PodSandbox:
+        """In a slot that is given back when no pod has it. Raises as `create` does."""
+        try:
+            await self._open()
+            view = await self._make(spec, on_begin)
+        except BaseException:
+            self._release()
+            raise
+        try:
+            return await self._come_up(view, spec, snapshot)
+        except BaseException:
+            await asyncio.shield(self._end(view))
+            raise
 
     # --- what another kind of pod does in its own way
 
@@ -210,16 +222,32 @@ class PodProvider:
     # --- the end of one
 
     async def _end(self, view: PodView) -> None:
-        """Have it deleted; its place is free when it is gone. Raises SandboxError, and may be called again then."""
+        """Have it deleted; its place is free when it is gone. Where the cluster cannot be told, that is tried on."""
         if view.name in self._ending or view.is_released:
             return
-        existed = await self._delete(view)
+        try:
+            existed = await self._delete(view)
+        except SandboxError as error:
+            logger.warning("%s", error)
+            if view.name not in self._ending and not view.is_released:
+                self._ending[view.name] = asyncio.create_task(self._delete_later(view))
+            return
         if view.name in self._ending or view.is_released:
             return
         if existed and not view.is_gone:
             self._ending[view.name] = asyncio.create_task(self._until_gone(view))
         else:
             self._forget(view)
+
+    async def _delete_later(self, view: PodView) -> None:
+        existed = None
+        for attempt in itertools.count():
+            with suppress(SandboxError):
+                existed = await self._delete(view)
+            if existed is not None:
+                break
+            await asyncio.sleep(pause_s(attempt, self.cluster.entropy.random()))
+        await self._until_gone(view)
 
     async def _until_gone(self, view: PodView) -> None:
         if not await view.until(lambda view: view.is_gone, within_s=GONE_TIMEOUT_S):

@@ -62,7 +62,7 @@ class PodPlace:
     known_users: set[str]
     """Users that commands of this image can become; shared, and added to."""
     end: Callable[[], Coroutine[Any, Any, None]]
-    """Have the pod deleted. Raises SandboxError."""
+    """Have the pod deleted."""
     handed_out: Callable[[str | None], None]
     """Note whose it is now. Raises SandboxError if the pod is not known to be there."""
 
@@ -271,7 +271,7 @@ class PodSandbox:
         await self._files(call_script("unpack_folder", snapshot.workdir, len(data)), data, within_s=300.0)
 
     async def close(self) -> None:
-        """See `Sandbox.close`: the cluster is told to end it. Raises SandboxError if it cannot be told."""
+        """See `Sandbox.close`: the cluster is told to end it, which takes it a second or two."""
         self._closed = True
         self._lifetime.stop()
         self._thawed.set()  # who waits for that is to find it closed
