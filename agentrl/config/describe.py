@@ -19,12 +19,19 @@ def describe() -> list[dict[str, Any]]:
         {
             "key": leaf.key,
             "expects": leaf.expects(),
-            "default": leaf.default.name if isinstance(leaf.default, Enum) else leaf.default,
+            "default": _plain(leaf.default),
             "doc": docs[leaf.key.rpartition(".")[0]].get(leaf.key.rpartition(".")[2], ""),
             "options": option_docs(leaf),
         }
         for leaf in schema().leaves.values()
     ]
+
+
+def _plain(value: Any) -> Any:
+    """A default as YAML writes it: enums by name, alone or in a list."""
+    if isinstance(value, Enum):
+        return value.name
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def describe_text() -> str:

@@ -64,6 +64,7 @@ class PodCluster:
         self._shared: list[tuple[Resource, str]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._said_quota = False
+        self._has_worked = False
 
     @property
     def client(self) -> KubernetesClient:
@@ -103,7 +104,9 @@ class PodCluster:
         """Make an object of our own, once; while a quota has no room, wait. Raises SandboxError, UserError."""
         while True:
             try:
-                return await self.client.create(resource, body)
+                made = await self.client.create(resource, body)
+                self._has_worked = True
+                return made
             except AlreadyExists as error:
                 return await self._ours(resource, body, error)
             except QuotaExceeded as error:
@@ -112,8 +115,8 @@ class PodCluster:
                     logger.warning("sandboxes wait for the quota: %s", error)
                 await asyncio.sleep(QUOTA_PAUSE_S * (0.5 + self.entropy.random()))
             except KubernetesError as error:
-                if isinstance(error, UserError) and not len(self.views) > 1:
-                    raise  # nothing has worked yet: a person must look
+                if isinstance(error, UserError) and not self._has_worked:
+                    raise  # a person must look; what has worked before is refused in passing, as by a starting server
                 raise SandboxError(str(error)) from error
 
     def view(self, name: str) -> PodView:

@@ -74,9 +74,6 @@ class PodViews:
     def __init__(self) -> None:
         self._views: dict[str, PodView] = {}
 
-    def __len__(self) -> int:
-        return len(self._views)
-
     def add(self, name: str) -> PodView:
         view = self._views[name] = PodView(name)
         return view
