@@ -13,8 +13,13 @@ class PullPolicy(Enum):
     """When a node pulls an image."""
 
     IfNotPresent = "IfNotPresent"
+    """Where it has none of that name."""
+
     Always = "Always"
+    """Whenever a pod starts."""
+
     Never = "Never"
+    """Not at all: images are brought to the nodes in another way."""
 
 
 class PodSnapshots(Enum):
