@@ -115,6 +115,12 @@ def test_rates_are_measured_by_who_generated() -> None:
     assert measured.rate(Mode.DEDICATED, 30.0, 1200) == 40
 
 
+def test_time_in_which_nothing_was_sampled_is_no_rate() -> None:
+    measured = Measured(0.0, 0)
+    measured.change(Mode.ALL, 5.0, 0)
+    assert measured.rate(Mode.ALL, 10.0, 0) is None
+
+
 def test_predictions_are_corrected_by_what_the_last_ones_came_to_within_bounds() -> None:
     measured = Measured(0.0, 0)
     measured.batch(1000)

@@ -78,13 +78,16 @@ class Measured:
             self._correction = min(max(corrected, 1 / MAX_CORRECTION), MAX_CORRECTION)
 
     def rate(self, mode: Mode, now: float, tokens: int) -> float | None:
-        """Tokens a second while `mode`; the present window counts where it is as long as the mean one."""
+        """Tokens a second while `mode`; the present window counts where it is as long as the mean one.
+
+        None as long as there was not one, as in a resumed run that trains before its engines are up.
+        """
         windows = list(self._windows[mode])
         present_s = now - self._began
         if mode is self._mode and present_s * max(len(windows), 1) >= sum(seconds for seconds, _ in windows):
             windows.append((present_s, tokens - self._began_tokens))
-        seconds = sum(seconds for seconds, _ in windows)
-        return sum(count for _, count in windows) / seconds if seconds > 0 else None
+        seconds, count = sum(seconds for seconds, _ in windows), sum(count for _, count in windows)
+        return count / seconds if seconds > 0 and count > 0 else None
 
     def remaining(self, tokens: int, *, missing: float) -> float | None:
         """Tokens until the next batch is complete. `missing`: share of its groups that are not ready yet.
