@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +42,16 @@ def manifest(file: FileArgument, overrides: OverridesArgument = None) -> None:
 
 def print_yaml(loaded: Loaded) -> None:
     """All objects of a job, as YAML documents, those that are sent first."""
+    import asyncio
+
     _, objects, _ = asyncio.run(_plan(loaded, look=False))
     print(_as_yaml([*objects.sent, *objects.made]), end="")
 
 
 def print_objects(loaded: Loaded, out: Path | None) -> bool:
     """A table of the objects, and what the cluster lacks, if one can be reached. Returns whether nothing is missing."""
+    import asyncio
+
     from agentrl.cli.table import Column, print_table
 
     where, objects, problems = asyncio.run(_plan(loaded, look=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +17,8 @@ def control(
     config: Annotated[Path, typer.Option("--config", help="Folder with the run's resolved configuration.")],
 ) -> int:
     """Begin a run in its pod, or go on with it, and write down how it ended."""
+    import asyncio
+
     import msgspec
 
     from agentrl.cli.foreground import drive

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -26,6 +25,8 @@ EXIT_INTERRUPTED = 130
 
 def drive(run: RunDirectory, config: JobConfig, view: LiveView) -> int:
     """Hold the run, run it to its end, say how it went. Returns the exit code: 0 finished, 1 failed, 130 stopped."""
+    import asyncio
+
     from agentrl.controller.lifecycle.job import Outcome
     from agentrl.observe.events import Observers
     from agentrl.observe.plain import PlainLines
@@ -43,6 +44,8 @@ def drive(run: RunDirectory, config: JobConfig, view: LiveView) -> int:
 
 async def _run(run: RunDirectory, config: JobConfig, observer: Observer) -> Ended:
     """First Ctrl-C (or SIGTERM): stop cleanly. Second: end at once."""
+    import asyncio
+
     from agentrl.controller.lifecycle.job import record_stopped, run_job
     from agentrl.errors import LedgerError
 

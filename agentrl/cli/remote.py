@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -54,6 +53,8 @@ async def _runs(namespace: str | None) -> AsyncIterator[Runs]:
 
 
 def _with_runs(namespace: str | None, act: Callable[[Runs], Awaitable[T]]) -> T:
+    import asyncio
+
     async def run() -> T:
         async with _runs(namespace) as runs:
             return await act(runs)
@@ -167,6 +168,7 @@ def status(run: str, namespace: str | None) -> dict[str, Any]:
 
 def logs(run: str, namespace: str | None, *, role: str | None, lines: int, follow: bool) -> None:
     """Print what the pods of a run print."""
+    import asyncio
 
     async def show(runs: Runs) -> None:
         await runs.record_of(run)

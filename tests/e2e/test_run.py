@@ -44,7 +44,7 @@ def test_overlapped_run_trains_while_it_generates_and_keeps_the_bound_on_lag(lab
     for line in publications:
         assert line["probe_difference"] < TOLERANCES[Dtype.float32]
         assert 0 < line["downtime_s"] <= line["latency_s"]
-        assert line["weights_bytes"] > 0
+        assert line["received_bytes"] > 0
 
 
 def test_hybrid_run_lends_its_swing_engine_and_accounts_for_every_gpu(lab: Lab) -> None:

@@ -81,10 +81,11 @@ def test_adapters_on_layers_that_the_model_has_not_are_an_error(tmp_path: Path) 
 
 def test_a_window_whose_groups_would_be_dropped_for_their_age_is_a_warning() -> None:
     wide: dict[str, Any] = {"schedule__swing": "none", "schedule__max_live_episodes": 64}
-    assert found(with_(schedule__max_policy_lag=1, **wide)) == {
+    facts = LintFacts(num_cpus=4)
+    assert found(with_(schedule__max_policy_lag=1, **wide), facts) == {
         ("lag_within_bound", WARNING, "schedule.max_policy_lag")
     }
-    assert found(with_(schedule__max_policy_lag=2, **wide)) == set()
+    assert found(with_(schedule__max_policy_lag=2, **wide), facts) == set()
 
 
 def test_every_rule_has_a_case_and_a_reason() -> None:
