@@ -39,6 +39,7 @@ ETC = (
     "python3.11", "resolv.conf", "services", "shells", "skel", "ssl", "terminfo", "timezone",
 )  # fmt: skip
 CHECKOUT = "/opt/agentrl"
+ENVIRONMENT = "/opt/venv"
 EMPTY = (
     "home",
     "media",
@@ -75,11 +76,15 @@ def plain_image(pattern: str) -> ImageRule:
 
 def project_image(pattern: str, checkout: Path) -> ImageRule:
     """Python and the packages of the environment that runs the tests, and a checkout of the project."""
-    python = {Path(one).resolve() for one in (sys.prefix, sys.base_prefix)}
-    mounts = {one: str(one) for one in python if not one.is_relative_to("/usr")}
-    # Not where it is here: that may be in /tmp, which a pod may have as a volume of its own.
+    base, environment = Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve()
+    mounts = {} if base.is_relative_to("/usr") else {base: str(base)}
+    path = f"{base}/bin:{PATH}"
+    # Not where they are here: that may be in /tmp, which a pod may have as a volume of its own.
     mounts[checkout.resolve()] = CHECKOUT
-    env = {"PATH": f"{sys.prefix}/bin:{PATH}", "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1", "HOME": "/root"}
+    if environment != base:
+        mounts[environment] = ENVIRONMENT
+        path = f"{ENVIRONMENT}/bin:{path}"
+    env = {"PATH": path, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1", "HOME": "/root"}
     return ImageRule(pattern, mounts, env)
 
 
